@@ -92,7 +92,7 @@ impl Journal {
         intent: IntentId,
         agent: &AgentDid,
     ) -> Result<Option<StoredArguments>, JournalError> {
-        self.read(|reader| reader.arguments(intent, agent.as_str(), StoredFor::Call))
+        self.backend.read(|reader| reader.arguments(intent, agent.as_str(), StoredFor::Call))
     }
 }
 

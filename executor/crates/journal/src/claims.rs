@@ -2,6 +2,7 @@
 
 use super::BrokenError;
 use super::batch::{FinishRecord, StartRecord, StartReply};
+use super::outbox::Outbox;
 use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd};
 use super::store::RunId;
 use super::tasks::JournalTask;
@@ -22,7 +23,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use time::OffsetDateTime;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// The stage of an intent, from the queue to its receipt.
 #[derive(Debug, Clone, PartialEq)]
@@ -170,7 +171,7 @@ impl Journal {
         }
         // Memory is read before the disk: an intent leaves memory only after its end is on the disk, so one of the two
         // has it.
-        match self.recorded_state(call.intent)? {
+        match self.backend.recorded_state(call.intent)? {
             // Intents that wait or are approved are answered from `OpenIntents` (`core`), not from here.
             RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
             RecordedState::Withdrawn(known) if known == content => Ok(None),
@@ -179,7 +180,7 @@ impl Journal {
             }
             RecordedState::Claimed(claimed) if claimed.content == content => {
                 if let Some(later) = expires_at.map(to_micros).filter(|until| *until > claimed.keep_until) {
-                    self.send(JournalEntry::Extend(call.intent, later));
+                    self.backend.send(JournalEntry::Extend(call.intent, later));
                 }
                 let stage = self.final_stage(claimed.end, IfFull::Refuse).await?;
                 Ok(Some(KnownIntent::Same(StageSource::Final(stage), parse_verdict(&claimed)?.map(Arc::new))))
@@ -190,11 +191,6 @@ impl Journal {
         }
     }
 
-    fn recorded_state(&self, intent: IntentId) -> Result<RecordedState, JournalError> {
-        self.read(|reader| reader.recorded_state(intent).map(Some))
-            .map(|state| state.unwrap_or(RecordedState::Unknown))
-    }
-
     /// The stage of an intent that is not open in this process.
     async fn final_stage(&self, end: RunEnd, if_full: IfFull) -> Result<Stage, JournalError> {
         let receipt = match end {
@@ -203,7 +199,7 @@ impl Journal {
                 return Err(JournalError::Broken("an intent is neither open nor finished".into()));
             }
             RunEnd::Pruned => None,
-            RunEnd::Receipt(number) => self.receipt(number, if_full).await?,
+            RunEnd::Receipt(number) => self.backend.receipt(number, if_full).await?,
         };
         Ok(receipt.map_or(Stage::Pruned, Stage::Finished))
     }
@@ -226,7 +222,8 @@ impl Journal {
             return Ok(ClaimResult::Known(open.compare_content(content)));
         }
         // Checked after the look-up, so that a repeat of an open intent is answered even while the disk is full.
-        match self.condition() {
+        let condition = self.backend.condition().borrow().clone();
+        match condition {
             Condition::Works => {}
             Condition::Full => return Err(JournalError::NoSpace),
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
@@ -259,7 +256,7 @@ impl Journal {
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
         let start = build_start_record(request, verdict.as_deref(), self.limits.arguments_text(call), now)?;
         self.limits.count_bytes(&call.agent, start.bytes());
-        let reply = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
+        let reply = match self.backend.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_no_space)) => Err(JournalError::NoSpace),
             Err(broken) => Err(broken),
@@ -306,10 +303,10 @@ impl Journal {
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), reporting };
         self.limits.count_bytes(&finish.receipt.agent, finish.bytes());
-        self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
+        self.backend.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {
-            self.send(JournalEntry::Extend(intent, to_micros(until)));
+            self.backend.send(JournalEntry::Extend(intent, to_micros(until)));
         }
         Ok(())
     }
@@ -358,7 +355,7 @@ impl Journal {
             task: None,
             arguments: None,
         };
-        let started = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
+        let started = match self.backend.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
             Ok(Ok(StartReply::New(run))) => Ok(Some(run)),
             // The journal has the intent, or its id with other content.
             Ok(Ok(StartReply::Known | StartReply::Replayed | StartReply::Conflict)) => Ok(None),
@@ -384,7 +381,7 @@ impl Journal {
             ended: to_micros(now),
             reporting: Reporting::Elsewhere,
         };
-        self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
+        self.backend.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         Ok(true)
     }
 
@@ -413,10 +410,10 @@ impl Journal {
         if self.lock().contains_key(&intent) {
             return Ok(ReportState::Undelivered);
         }
-        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else {
+        let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else {
             return Ok(ReportState::Unknown);
         };
-        let is_undelivered = self.read(|reader| reader.is_undelivered(claimed.number))?;
+        let is_undelivered = self.backend.read(|reader| reader.is_undelivered(claimed.number))?;
         Ok(if is_undelivered { ReportState::Undelivered } else { ReportState::Delivered })
     }
 
@@ -427,7 +424,7 @@ impl Journal {
     pub async fn release(&self, intent: IntentId) -> Result<(), JournalError> {
         let run = self.lock().get(&intent).and_then(|open| open.run);
         let result = match run {
-            Some(run) => self.request(|reply| JournalEntry::Release(run, intent, reply)).await,
+            Some(run) => self.backend.request(|reply| JournalEntry::Release(run, intent, reply)).await,
             // A claim without a start is not on the disk.
             None => Ok(()),
         };
@@ -450,7 +447,7 @@ impl Journal {
             let stage = open.stage.borrow().clone();
             return Ok(Some((open.agent.clone(), stage)));
         }
-        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else { return Ok(None) };
+        let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
         let agent = AgentDid::parse(&claimed.agent);
         let agent = agent.map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
         Ok(Some((agent, self.final_stage(claimed.end, if_full).await?)))
@@ -461,7 +458,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, JournalError> {
-        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else { return Ok(None) };
+        let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
         let agent = AgentDid::parse(&claimed.agent);
         agent.map(Some).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
     }
@@ -471,7 +468,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
-        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else { return Ok(None) };
+        let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
         parse_verdict(&claimed)
     }
 
@@ -512,7 +509,7 @@ fn parse_verdict(claimed: &ClaimedIntent) -> Result<Option<Verdict>, JournalErro
 
 impl OpenIntent {
     /// An interrupted run of an earlier process whose receipt could not be written yet.
-    pub(super) fn from_earlier_process(finish: &FinishRecord, content: [u8; 32]) -> Self {
+    fn from_earlier_process(finish: &FinishRecord, content: [u8; 32]) -> Self {
         Self {
             agent: finish.receipt.agent.clone(),
             content,
@@ -538,8 +535,39 @@ impl OpenIntent {
     }
 }
 
+/// Counts the interrupted runs as open whose receipts could not be written, because the disk is full, until they are.
+/// Returns the entries of these receipts.
+pub(super) fn reopen(
+    open_intents: &OpenIntents,
+    unwritten: Vec<(FinishRecord, [u8; 32])>,
+) -> Vec<JournalEntry> {
+    let entries = unwritten.into_iter().map(|(finish, content)| {
+        // The open intent answers repeats until its receipt is on the disk: `final_stage` treats records without a
+        // receipt as an error.
+        let open = OpenIntent::from_earlier_process(&finish, content);
+        open_intents.lock().insert(finish.receipt.intent, open);
+        // The caller of this run belonged to the earlier process.
+        JournalEntry::Finish(Box::new(finish), oneshot::channel().0)
+    });
+    entries.collect()
+}
+
+/// The callback for each receipt that is on the disk, with the number of its record.
+pub(super) fn on_finished(
+    open_intents: &OpenIntents,
+    outbox: &Arc<Outbox>,
+) -> impl Fn(i64, &FinishRecord) + Send + Sync + use<> {
+    let open_intents = Arc::clone(open_intents);
+    let outbox = Arc::clone(outbox);
+    move |number, finish| {
+        // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
+        outbox.push(number, finish.run, &finish.receipt, finish.reporting);
+        close_intent(&open_intents, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
+    }
+}
+
 /// Removes an intent from the open intents, and sends its last stage to the subscribers.
-pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: Stage) {
+fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: Stage) {
     let open = open_intents.lock().remove(&intent);
     if let Some(open) = open {
         open.stage.send_replace(stage);

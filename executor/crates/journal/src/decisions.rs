@@ -137,7 +137,7 @@ impl Journal {
         };
         self.limits.count_bytes(&call.agent, RECORD_BYTES + hold.text.len());
         // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
-        let pending = self.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
+        let pending = self.backend.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
@@ -152,7 +152,7 @@ impl Journal {
         resolved: Vec<ResolvedIntent>,
     ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
         // Sent here as in `hold`.
-        let pending = self.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
+        let pending = self.backend.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
@@ -168,7 +168,8 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let stops = intents.iter().map(|intent| StopRecord { intent: *intent, by: by.to_owned(), method });
         let stops = stops.collect();
-        self.request(|reply| JournalEntry::Stop(stops, Some(reply)))
+        self.backend
+            .request(|reply| JournalEntry::Stop(stops, Some(reply)))
             .await?
             .map_err(|_no_space| JournalError::NoSpace)
     }
@@ -185,7 +186,8 @@ impl Journal {
         stopped: usize,
     ) -> Result<(), JournalError> {
         let revocation = RevocationRecord { agent: agent.cloned(), intent, by: by.to_owned(), stopped };
-        let result = self.request(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply))).await?;
+        let result =
+            self.backend.request(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply))).await?;
         result.map_err(|_no_space| JournalError::NoSpace)
     }
 
@@ -204,7 +206,7 @@ impl Journal {
         now: OffsetDateTime,
     ) {
         let IntentSummary { intent, agent, tool } = summary;
-        self.send(JournalEntry::Refuse(Box::new(RefusalRecord {
+        self.backend.send(JournalEntry::Refuse(Box::new(RefusalRecord {
             refused: to_micros(now),
             intent: *intent,
             agent: agent.clone(),

@@ -13,6 +13,7 @@
 //! with it (`verify`).
 
 mod arguments;
+mod backend;
 mod batch;
 pub mod chain;
 mod check;
@@ -83,29 +84,29 @@ pub use usage_sums::UsageSums;
 use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::durability::Durability;
-use a2g_types::error_chain::{BoxedError, ErrorChain};
+use a2g_types::error_chain::BoxedError;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::Receipt;
 use a2g_types::rate_limit::to_whole_units;
 use a2g_types::stop::Stop;
 use a2g_types::stored;
+use backend::{Backend, wait_until_broken};
 use batch::FinishRecord;
 use chain::Head;
-use claims::{OpenIntent, OpenIntents, close_intent};
+use claims::{OpenIntent, OpenIntents};
 use error::WriteError;
 use outbox::Outbox;
 use parking_lot::{Mutex, MutexGuard};
-use readers::Readers;
 use share::StorageLimits;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use store::{InterruptedRun, Reader, Store, Undelivered};
 use time::OffsetDateTime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use writer::JournalEntry;
 
 /// The maximum size of a receipt or task, in bytes of JSON, that is read and written on the caller's thread. A longer
@@ -290,35 +291,24 @@ impl ChainCheck {
 /// The journal of one executor: a file, or only open intents in memory.
 pub struct Journal {
     open: OpenIntents,
-    backend: JournalBackend,
+    backend: Arc<Backend>,
     outbox: Arc<Outbox>,
     max_undelivered: usize,
+    /// `None` for a journal in memory.
+    path: Option<PathBuf>,
     durability: Durability,
     head: watch::Receiver<Head>,
-    condition: watch::Receiver<Condition>,
-    /// Reports damage that a reader finds; `None` for a journal in memory.
-    condition_sender: Option<Arc<watch::Sender<Condition>>>,
     /// The held intents of an earlier process, until [`Journal::take_held`] returns them.
     waiting: Mutex<Vec<HeldIntent>>,
     /// The stops in force at the start, until [`Journal::take_stops`] returns them.
     stops: Mutex<Vec<Stop>>,
     limits: StorageLimits,
     metrics: JournalMetrics,
-    /// Stops the background check.
-    is_closed: Arc<AtomicBool>,
     /// `true` once the background check has read the records without a finding, or has ended early. The automatic pruning
     /// may then remove some at any size.
     may_prune: Arc<AtomicBool>,
     /// `None` for a journal in memory.
     chain_check: Arc<Mutex<Option<ChainCheck>>>,
-}
-
-/// The storage of the journal.
-enum JournalBackend {
-    /// A file with one writer thread. `reader` answers look-ups of single rows, and `readers` long queries.
-    Disk { path: PathBuf, reader: Mutex<Reader>, readers: Readers, entries: mpsc::Sender<JournalEntry> },
-    /// No storage. Counts the entries.
-    Memory(AtomicI64),
 }
 
 impl Journal {
@@ -383,44 +373,41 @@ impl Journal {
         // An error refuses the start: without its stops, the executor would run what is stopped.
         let stops = store.stops().map_err(&from_sqlite)?;
         let (entries, queue) = mpsc::channel();
+        let condition_sender = Arc::new(watch::Sender::new(Condition::Works));
         // The store was opened first: it creates, locks and checks the file that the readers open.
-        let reader = Mutex::new(Reader::open(path)?);
-        let readers = Readers::open(path)?;
-        let backend = JournalBackend::Disk { path: path.to_owned(), reader, readers, entries };
+        let backend = Arc::new(Backend::open(path, entries, Arc::clone(&condition_sender))?);
         let (head_sender, head) = watch::channel(store.head());
-        let (condition_sender, condition) = watch::channel(Condition::Works);
-        let condition_sender = Arc::new(condition_sender);
+        let open = OpenIntents::default();
+        let outbox = Arc::new(Outbox::new(undelivered));
+        let unwritten = claims::reopen(&open, unwritten);
+        let on_finished = claims::on_finished(&open, &outbox);
         let journal = Self {
-            open: OpenIntents::default(),
+            open,
             backend,
-            outbox: Arc::new(Outbox::new(undelivered)),
+            outbox,
             max_undelivered,
+            path: Some(path.to_owned()),
             durability: options.durability,
             head,
-            condition,
-            condition_sender: Some(Arc::clone(&condition_sender)),
             waiting: Mutex::new(held),
             stops: Mutex::new(stops),
             limits: StorageLimits::new(options.limits),
             metrics: JournalMetrics::new(options.durability),
-            is_closed: Arc::default(),
             may_prune: Arc::default(),
             chain_check: Arc::new(Mutex::new(Some(check))),
         };
-        let unwritten = journal.reopen(unwritten);
         let writer = writer::Writer {
             store,
             head: head_sender,
             condition: Arc::clone(&condition_sender),
             metrics: journal.metrics.clone(),
         };
-        let on_finished = journal.on_finished();
         // The writer is a thread and not a task: waiting for an fsync in a task would block the thread that polls all
         // sockets and timers, and delay even an answer to `/health`.
         spawn_thread("journal", move || writer.run(&queue, unwritten, on_finished))
             .map_err(|error| open_error(error.into()))?;
         let file = path.to_owned();
-        let is_closed = Arc::clone(&journal.is_closed);
+        let is_closed = Arc::clone(journal.backend.closed_flag());
         let may_prune = Arc::clone(&journal.may_prune);
         let chain_check = Arc::clone(&journal.chain_check);
         spawn_thread("journal check", move || {
@@ -433,126 +420,29 @@ impl Journal {
     /// A journal without a file: it holds open intents and forgets finished ones. It suffices for a single call.
     #[must_use]
     pub fn in_memory() -> Self {
+        let open = OpenIntents::default();
+        let outbox = Arc::new(Outbox::new([]));
+        // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no file.
+        let backend = Arc::new(Backend::in_memory(claims::on_finished(&open, &outbox)));
         Self {
-            open: OpenIntents::default(),
-            // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no
-            // file.
-            backend: JournalBackend::Memory(AtomicI64::new(1)),
-            outbox: Arc::new(Outbox::new([])),
+            open,
+            backend,
+            outbox,
             max_undelivered: usize::MAX,
+            path: None,
             durability: Durability::default(),
             head: watch::channel(Head::START).1,
-            condition: watch::channel(Condition::Works).1,
-            condition_sender: None,
             waiting: Mutex::default(),
             stops: Mutex::default(),
             limits: StorageLimits::new(JournalLimits::default()),
             metrics: JournalMetrics::new(Durability::default()),
-            is_closed: Arc::default(),
             may_prune: Arc::default(),
             chain_check: Arc::default(),
         }
     }
 
-    /// The callback for each receipt that is on the disk, with the number of its record.
-    fn on_finished(&self) -> impl Fn(i64, &FinishRecord) + Send + use<> {
-        let open = Arc::clone(&self.open);
-        let outbox = Arc::clone(&self.outbox);
-        move |number, finish| {
-            // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
-            outbox.push(number, finish.run, &finish.receipt, finish.reporting);
-            close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
-        }
-    }
-
-    /// The entries for receipts of interrupted runs that could not be written because the disk is full. Until they are
-    /// written, their intents count as open.
-    fn reopen(&self, unwritten: Vec<(FinishRecord, [u8; 32])>) -> Vec<JournalEntry> {
-        let entries = unwritten.into_iter().map(|(finish, content)| {
-            // The open intent answers repeats until its receipt is on the disk: `final_stage` treats records without a
-            // receipt as an error.
-            self.lock().insert(finish.receipt.intent, OpenIntent::from_earlier_process(&finish, content));
-            // The caller of this run belonged to the earlier process.
-            JournalEntry::Finish(Box::new(finish), oneshot::channel().0)
-        });
-        entries.collect()
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
         self.open.lock()
-    }
-
-    /// Runs a short query on this thread. Without a file, returns the default.
-    fn read<T: Default>(
-        &self,
-        query: impl FnOnce(&Reader) -> rusqlite::Result<T>,
-    ) -> Result<T, JournalError> {
-        let JournalBackend::Disk { reader, .. } = &self.backend else { return Ok(T::default()) };
-        let reader = reader.lock();
-        query(&reader).map_err(|error| self.report_read_error(error))
-    }
-
-    /// Like [`Self::read`], but on a reader thread, for a query that reads many rows or a long row.
-    async fn read_long<T: Default + Send + 'static>(
-        &self,
-        if_full: IfFull,
-        query: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, JournalError> {
-        let JournalBackend::Disk { readers, .. } = &self.backend else { return Ok(T::default()) };
-        readers.query(if_full, query).await?.map_err(|error| self.report_read_error(error))
-    }
-
-    /// Maps a read error. If the file is damaged, the whole journal becomes [`Condition::Broken`].
-    fn report_read_error(&self, error: rusqlite::Error) -> JournalError {
-        let is_damage = is_damage(&error);
-        let error = BrokenError::from_read(error);
-        // Damage stops the server; any other error affects only this query.
-        if is_damage && let Some(condition_sender) = &self.condition_sender {
-            tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
-            condition_sender.send_replace(Condition::Broken(error.clone()));
-        }
-        JournalError::Broken(error)
-    }
-
-    /// Sends an entry to the writer, and returns its pending answer.
-    fn submit<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> JournalEntry) -> PendingReply<T> {
-        let (reply, answer) = oneshot::channel();
-        self.send(entry(reply));
-        PendingReply { answer, condition: self.condition.clone() }
-    }
-
-    /// Sends an entry to the writer, and waits for its answer.
-    async fn request<T>(
-        &self,
-        entry: impl FnOnce(oneshot::Sender<T>) -> JournalEntry,
-    ) -> Result<T, JournalError> {
-        self.submit(entry).wait().await
-    }
-
-    /// Sends an entry to the writer without waiting for an answer. If the writer has ended, so will the process.
-    fn send(&self, entry: JournalEntry) {
-        match &self.backend {
-            // The channel is unbounded, so that sending never blocks: callers send decisions under a lock to keep their
-            // order.
-            JournalBackend::Disk { entries, .. } => drop(entries.send(entry)),
-            JournalBackend::Memory(count) => {
-                writer::answer_in_memory(entry, count.fetch_add(1, Relaxed), &self.on_finished())
-            }
-        }
-    }
-
-    /// The receipt of a record; `None` if it was pruned.
-    async fn receipt(&self, record: i64, if_full: IfFull) -> Result<Option<Arc<Receipt>>, JournalError> {
-        // The length is read first: the number of readers bounds the number of long receipts in memory.
-        let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
-        let read = move |reader: &Reader| {
-            // Parsed on the reader's thread, because parsing a long receipt would block a worker of the runtime.
-            let body = reader.body(record)?;
-            Ok(body.map(|body| stored::read_receipt(&body).map(Arc::new)))
-        };
-        let is_long = length > MAX_INLINE_BYTES as u64;
-        let receipt = if is_long { self.read_long(if_full, read).await? } else { self.read(read)? };
-        receipt.transpose().map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
     }
 
     /// Waits for the next report to deliver, and returns it with its receipt.
@@ -569,7 +459,7 @@ impl Journal {
                 let missing =
                     || JournalError::Broken("the receipt of an undelivered report is missing".into());
                 // Unlike a caller, the delivery cannot be asked to retry, so it waits for capacity in the queue.
-                self.receipt(due.record, IfFull::Wait).await?.ok_or_else(missing)?
+                self.backend.receipt(due.record, IfFull::Wait).await?.ok_or_else(missing)?
             }
         };
         Ok((due, receipt))
@@ -579,7 +469,7 @@ impl Journal {
     pub fn mark_delivered(&self, due: &DueReport) {
         // The entry is sent before the outbox changes: a server that stops waits only for an empty outbox, and could
         // otherwise end without the entry.
-        self.send(JournalEntry::Delivered(due.run, due.record));
+        self.backend.send(JournalEntry::Delivered(due.run, due.record));
         self.outbox.mark_delivered(due);
     }
 
@@ -610,14 +500,14 @@ impl Journal {
         if self.undelivered_count() == 0 {
             return Ok(None);
         }
-        let oldest = self.read_long(IfFull::Wait, Reader::oldest_undelivered_at).await?;
+        let oldest = self.backend.read_long(IfFull::Wait, Reader::oldest_undelivered_at).await?;
         Ok(oldest.map(from_micros))
     }
 
     /// The size of the journal's files, in bytes; 0 for a journal in memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let JournalBackend::Disk { path, .. } = &self.backend else { return 0 };
+        let Some(path) = &self.path else { return 0 };
         files::data_files(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
@@ -655,49 +545,18 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal breaks before.
     pub async fn flush(&self) -> Result<(), JournalError> {
-        self.request(JournalEntry::Flush).await
+        self.backend.request(JournalEntry::Flush).await
     }
 
     /// The current condition of the journal.
     #[must_use]
     pub fn condition(&self) -> Condition {
-        self.condition.borrow().clone()
+        self.backend.condition().borrow().clone()
     }
 
     /// Waits until the journal is broken, and returns the reason. The process then has to end.
     pub async fn wait_until_broken(&self) -> BrokenError {
-        wait_until_broken(self.condition.clone()).await
-    }
-}
-
-/// Waits until the journal is broken. The writer may report the reason only after it has dropped its entries.
-async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
-    let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
-    match broken.as_deref() {
-        Ok(Condition::Broken(error)) => error.clone(),
-        Ok(Condition::Works | Condition::Full) | Err(_) => "the journal's writer has ended".into(),
-    }
-}
-
-impl Drop for Journal {
-    fn drop(&mut self) {
-        // SQLite moves its log into the file when the last connection is closed, and the background check has one.
-        self.is_closed.store(true, Relaxed);
-    }
-}
-
-/// An entry that was sent to the writer.
-struct PendingReply<T> {
-    answer: oneshot::Receiver<T>,
-    condition: watch::Receiver<Condition>,
-}
-
-impl<T> PendingReply<T> {
-    async fn wait(self) -> Result<T, JournalError> {
-        match self.answer.await {
-            Ok(answer) => Ok(answer),
-            Err(_dropped) => Err(JournalError::Broken(wait_until_broken(self.condition).await)),
-        }
+        wait_until_broken(self.backend.condition().clone()).await
     }
 }
 
@@ -764,12 +623,6 @@ async fn spawn_blocking_if_large<T: Send + 'static>(
         work()
     };
     result.map_err(|error| broken(error.into()))
-}
-
-/// `true` if the error means that the file is not an intact database.
-fn is_damage(error: &rusqlite::Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
 /// Maps the error of a value that has no JSON form.

@@ -59,7 +59,8 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, JournalError> {
-        let Some((agent, created, updated, kind)) = self.read(|reader| reader.intent_span(intent))? else {
+        let Some((agent, created, updated, kind)) = self.backend.read(|reader| reader.intent_span(intent))?
+        else {
             return Ok(None);
         };
         let agent =
@@ -79,7 +80,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<IntentDenial>, JournalError> {
-        self.read(|reader| {
+        self.backend.read(|reader| {
             let RecordedState::Denied(denied) = reader.recorded_state(intent)? else { return Ok(None) };
             Ok(Some(denied.body.into()))
         })
@@ -95,7 +96,7 @@ impl Journal {
         intent: IntentId,
         is_wanted: impl Fn(&RefusalEntry) -> bool + Send + 'static,
     ) -> Result<Option<RefusalEntry>, JournalError> {
-        self.read_long(IfFull::Refuse, move |reader| reader.find_refusal(intent, &is_wanted)).await
+        self.backend.read_long(IfFull::Refuse, move |reader| reader.find_refusal(intent, &is_wanted)).await
     }
 
     /// The hash of the record with the receipt of an intent.
@@ -103,7 +104,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn receipt_hash(&self, intent: IntentId) -> Result<Option<Hash>, JournalError> {
-        self.read(|reader| {
+        self.backend.read(|reader| {
             // One snapshot for several queries.
             let _snapshot = reader.connection().unchecked_transaction()?;
             let Some(record) = receipt_record(reader.connection(), intent)? else { return Ok(None) };
@@ -124,7 +125,9 @@ impl Journal {
         before: Option<u64>,
         limit: usize,
     ) -> Result<ReceiptPage, JournalError> {
-        self.read_long(IfFull::Refuse, move |reader| reader.recent_receipts(&filter, before, limit)).await
+        self.backend
+            .read_long(IfFull::Refuse, move |reader| reader.recent_receipts(&filter, before, limit))
+            .await
     }
 }
 

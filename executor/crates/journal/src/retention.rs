@@ -2,7 +2,7 @@
 
 use super::prune::{PruneError, PruneSummary, prune_while};
 use super::store::from_sqlite_int;
-use super::{Condition, Journal, JournalBackend, spawn_thread};
+use super::{Condition, Journal, spawn_thread};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use rusqlite::Connection;
@@ -38,13 +38,13 @@ impl Journal {
     /// # Errors
     /// If no thread can be started.
     pub fn prune_regularly(&self, retention: Retention) -> std::io::Result<()> {
-        let JournalBackend::Disk { path, .. } = &self.backend else { return Ok(()) };
+        let Some(path) = &self.path else { return Ok(()) };
         if retention == Retention::default() {
             return Ok(());
         }
         let may_prune = Arc::clone(&self.may_prune);
-        let condition = self.condition.clone();
-        let mut pruner = Pruner::new(path.clone(), retention, Arc::clone(&self.is_closed));
+        let condition = self.backend.condition().clone();
+        let mut pruner = Pruner::new(path.clone(), retention, Arc::clone(self.backend.closed_flag()));
         spawn_thread("journal prune", move || {
             // On a machine without idle time, or with frequent restarts, the check may never end.
             while !may_prune.load(Relaxed) {

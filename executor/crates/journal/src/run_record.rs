@@ -152,7 +152,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal, the receipt or the verdict cannot be read.
     pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, JournalError> {
-        self.query_history(move |reader| reader.run_record(intent)).await
+        self.backend.query_history(move |reader| reader.run_record(intent)).await
     }
 }
 

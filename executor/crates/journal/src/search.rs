@@ -5,10 +5,9 @@
 
 use super::arguments::StoredFor;
 use super::history::{Filter, HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
-use super::readers::IfFull;
 use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
 use super::store::{Reader, from_sqlite_int};
-use super::{BrokenError, Journal, JournalBackend, JournalError, from_micros, to_micros};
+use super::{Journal, JournalError, from_micros, to_micros};
 use a2g_types::call::{Door, ParentRun};
 use a2g_types::failure_message::describe;
 use a2g_types::fault::BlockedBy;
@@ -142,11 +141,12 @@ impl Journal {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<RunSummary>, JournalError> {
-        self.query_history(move |reader| {
-            let mut budget = ScanBudget::start(MAX_SCAN_TIME);
-            reader.search_runs(&search, &may_see, before, limit, &mut budget)
-        })
-        .await
+        self.backend
+            .query_history(move |reader| {
+                let mut budget = ScanBudget::start(MAX_SCAN_TIME);
+                reader.search_runs(&search, &may_see, before, limit, &mut budget)
+            })
+            .await
     }
 
     /// The latest refused calls that `search` selects, of the agents that `may_see` selects, before the refusal
@@ -161,26 +161,12 @@ impl Journal {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<NumberedRefusal>, JournalError> {
-        self.query_history(move |reader| {
-            let mut budget = ScanBudget::start(MAX_SCAN_TIME);
-            reader.search_refusals(&search, &may_see, before, limit, &mut budget)
-        })
-        .await
-    }
-
-    /// Runs a query on a reader thread; an unreadable receipt or verdict is an error. Returns the default if the
-    /// journal has no file.
-    pub(super) async fn query_history<T: Default + Send + 'static>(
-        &self,
-        query: impl FnOnce(&Reader) -> Result<T, HistoryError> + Send + 'static,
-    ) -> Result<T, JournalError> {
-        let JournalBackend::Disk { readers, .. } = &self.backend else { return Ok(T::default()) };
-        readers.query(IfFull::Refuse, query).await?.map_err(|error| match error {
-            HistoryError::Sqlite(error) => self.report_read_error(error),
-            error @ (HistoryError::Receipt { .. } | HistoryError::Verdict { .. }) => {
-                JournalError::Broken(BrokenError::from_read(error))
-            }
-        })
+        self.backend
+            .query_history(move |reader| {
+                let mut budget = ScanBudget::start(MAX_SCAN_TIME);
+                reader.search_refusals(&search, &may_see, before, limit, &mut budget)
+            })
+            .await
     }
 }
 

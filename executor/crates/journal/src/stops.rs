@@ -43,7 +43,7 @@ impl Journal {
     /// [`JournalError::NoSpace`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
     pub fn set_stop(&self, stop: &Stop) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
         // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
-        let pending = self.submit(|reply| JournalEntry::SetStop(Box::new(stop.clone()), Some(reply)));
+        let pending = self.backend.submit(|reply| JournalEntry::SetStop(Box::new(stop.clone()), Some(reply)));
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
@@ -57,7 +57,7 @@ impl Journal {
         by: &str,
     ) -> impl Future<Output = Result<bool, JournalError>> + Send + use<> {
         let lift = StopLift { target: target.clone(), by: by.to_owned() };
-        let pending = self.submit(|reply| JournalEntry::LiftStop(Box::new(lift), reply));
+        let pending = self.backend.submit(|reply| JournalEntry::LiftStop(Box::new(lift), reply));
         async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 

@@ -191,7 +191,7 @@ impl Journal {
         };
         let pending = share.map(|()| {
             self.limits.count_bytes(&task.owner, RECORD_BYTES + task.document.len());
-            self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
+            self.backend.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
         });
         async { pending?.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
@@ -205,11 +205,11 @@ impl Journal {
         task: IntentId,
         convert: impl FnOnce(&JournalTask) -> T + Send + 'static,
     ) -> Result<Option<T>, JournalError> {
-        let Some(bytes) = self.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
+        let Some(bytes) = self.backend.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
         // Converted by the thread that reads the document, so that a long one does not block the runtime's workers.
         let query = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(convert));
         let is_long = bytes > MAX_INLINE_BYTES as u64;
-        if is_long { self.read_long(IfFull::Refuse, query).await } else { self.read(query) }
+        if is_long { self.backend.read_long(IfFull::Refuse, query).await } else { self.backend.read(query) }
     }
 
     /// A page of tasks, newest first, and the total number of tasks of that owner and conversation.
@@ -217,7 +217,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<TaskSummary>, u64), JournalError> {
-        self.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
+        self.backend.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
     /// The ids and owners of the tasks that have not ended, without their documents, which may be long.
@@ -225,7 +225,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub async fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
-        self.read_long(IfFull::Wait, Reader::open_tasks).await
+        self.backend.read_long(IfFull::Wait, Reader::open_tasks).await
     }
 }
 

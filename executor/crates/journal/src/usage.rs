@@ -299,19 +299,20 @@ impl Journal {
         max_rows: u64,
         span: Option<SeriesSpan>,
     ) -> Result<UsageSums, JournalError> {
-        self.query_history(move |reader| {
-            let mut refusal_budget = ScanBudget::start(MAX_REFUSAL_TIME);
-            let mut receipt_budget = ScanBudget::start(MAX_SCAN_TIME);
-            reader.usage(
-                UsageSums::new(span),
-                since,
-                &filter,
-                max_rows,
-                &mut refusal_budget,
-                &mut receipt_budget,
-            )
-        })
-        .await
+        self.backend
+            .query_history(move |reader| {
+                let mut refusal_budget = ScanBudget::start(MAX_REFUSAL_TIME);
+                let mut receipt_budget = ScanBudget::start(MAX_SCAN_TIME);
+                reader.usage(
+                    UsageSums::new(span),
+                    since,
+                    &filter,
+                    max_rows,
+                    &mut refusal_budget,
+                    &mut receipt_budget,
+                )
+            })
+            .await
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::tests::decisions::{find_denial, hold, resolve, shown_text};
 use crate::{PruneSummary, Retention, prune};
+use std::sync::atomic::Ordering::Relaxed;
 
 const FAR: OffsetDateTime = time::macros::datetime!(2030-01-01 0:00 UTC);
 

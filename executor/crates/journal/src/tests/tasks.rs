@@ -188,7 +188,7 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
             let _opened = gate.lock().recv_timeout(left);
             Ok(())
         };
-        async move { journal.read_long(IfFull::Refuse, wait).await }
+        async move { journal.backend.read_long(IfFull::Refuse, wait).await }
     };
     let mut lists = tokio::task::JoinSet::new();
     // A thread that takes its first list later than this would make room in a queue that was full.
