@@ -138,8 +138,8 @@ fn measure_long_journal(path: &Path, like: &Receipt) {
             let at = if turn * AT_ONCE < EXPIRED_RECEIPTS { now - 2 * KEPT_FOR } else { now };
             let runs = (0..AT_ONCE).map(|_| run(&journal, like, at));
             futures_util::future::join_all(runs).await;
-            while journal.undelivered_count() > 0 {
-                journal.mark_delivered(&journal.next_report().await.unwrap().0);
+            while journal.deliveries.undelivered_count() > 0 {
+                journal.deliveries.mark_delivered(&journal.deliveries.next_report().await.unwrap().0);
             }
         }
         journal.flush().await.unwrap();
@@ -188,7 +188,7 @@ fn measure_pruning(path: &Path, like: &Receipt) {
         while first_receipt() <= EXPIRED_RECEIPTS {
             for _ in 0..CALLS_BETWEEN_LOOKS {
                 times.extend(run(&journal, like, now).await);
-                journal.mark_delivered(&journal.next_report().await.unwrap().0);
+                journal.deliveries.mark_delivered(&journal.deliveries.next_report().await.unwrap().0);
                 std::thread::sleep(PAUSE);
             }
         }
@@ -231,7 +231,7 @@ fn measure_unloaded(path: &Path, like: &Receipt, durability: Durability) -> Dura
         let mut times = Vec::new();
         for _ in 0..super::ROUNDS {
             times.push(run(&journal, like, now).await.iter().sum::<Duration>());
-            journal.mark_delivered(&journal.next_report().await.unwrap().0);
+            journal.deliveries.mark_delivered(&journal.deliveries.next_report().await.unwrap().0);
         }
         median(&mut times)
     })

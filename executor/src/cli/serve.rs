@@ -1168,11 +1168,12 @@ async fn drain(executor: &Executor, timeouts: EndTimeouts) -> anyhow::Result<()>
             let _ignored = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, abort_until_idle(executor)).await;
         }
         let journal = executor.journal();
-        if journal.undelivered_count() > 0 {
-            tracing::info!(reports = journal.undelivered_count(), "delivering the last reports");
+        let deliveries = &journal.deliveries;
+        if deliveries.undelivered_count() > 0 {
+            tracing::info!(reports = deliveries.undelivered_count(), "delivering the last reports");
         }
-        if tokio::time::timeout(timeouts.deliveries, journal.wait_until_delivered()).await.is_err() {
-            let reports = journal.undelivered_count();
+        if tokio::time::timeout(timeouts.deliveries, deliveries.wait_until_delivered()).await.is_err() {
+            let reports = deliveries.undelivered_count();
             tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
         let flushed = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, journal.flush()).await;

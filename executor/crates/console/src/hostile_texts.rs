@@ -385,8 +385,8 @@ async fn receipts_of_hostile_text_render_as_text() {
     }
     // The journal looks through all reports that are not delivered to render one run.
     for _ in 0..receipts {
-        let (due, _) = journal.next_report().await.unwrap();
-        journal.mark_delivered(&due);
+        let (due, _) = journal.deliveries.next_report().await.unwrap();
+        journal.deliveries.mark_delivered(&due);
     }
     journal.flush().await.unwrap();
 

@@ -151,7 +151,7 @@ fn figures(console: &ConsoleState, signed_in: &SignedIn, active: &ActiveList) ->
                         (figure("95th percentile of it", elapsed(wall.p95)))
                     }
                     (figure("receipts", journal.head().number.to_string()))
-                    (figure("reports not delivered", journal.undelivered_count().to_string()))
+                    (figure("reports not delivered", journal.deliveries.undelivered_count().to_string()))
                     (figure("MB of journal", (journal.bytes() >> 20).to_string()))
                     (figure("MB of memory in use", (memory::used_bytes() >> 20).to_string()))
                 }

@@ -12,7 +12,7 @@ use a2g_core::deliver::{WebhookAuthentication, WebhookId, WebhookNotification, W
 use a2g_core::run::{Executor, RunEvent};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
-use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy, TaskSummary};
+use a2g_journal::{JournalError, JournalTask, RetryPolicy, TaskSummary, Tasks};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId};
@@ -172,11 +172,11 @@ impl TaskHandle {
     }
 
     /// Writes a new task before its call begins. On an error the task is discarded.
-    pub(super) async fn persist(&self, journal: &Journal) -> Result<(), JournalError> {
+    pub(super) async fn persist(&self, journal_tasks: &Tasks) -> Result<(), JournalError> {
         // Set before the write, because no other caller knows the id of a new task yet.
         self.is_persisted.store(true, Ordering::Release);
         let record = self.record();
-        let stored = journal.store_task(record.to_row(self.id), RetryPolicy::FailFast).await;
+        let stored = journal_tasks.store(record.to_row(self.id), RetryPolicy::FailFast).await;
         if stored.is_err() {
             self.open.remove(&record.owner, self.id);
         }
@@ -187,7 +187,7 @@ impl TaskHandle {
     /// resolves.
     pub(super) fn try_change<E>(
         &self,
-        journal: &Journal,
+        journal_tasks: &Tasks,
         change: impl FnOnce(&mut TaskRecord) -> Result<Vec<TaskUpdate>, E>,
     ) -> Result<PendingWrite, E> {
         let mut result = None;
@@ -195,7 +195,7 @@ impl TaskHandle {
             let mut record = TaskRecord::clone(current);
             let outcome = change(&mut record).map(|updates| {
                 self.send_updates(&record, current.state(), record.task.status.timestamp, updates);
-                let stored = journal.store_task(record.to_row(self.id), RetryPolicy::Retry);
+                let stored = journal_tasks.store(record.to_row(self.id), RetryPolicy::Retry);
                 let is_persisted = Arc::clone(&self.is_persisted);
                 self.set_record(current, record);
                 let pending_write: PendingWrite = Box::pin(async move {
@@ -215,11 +215,11 @@ impl TaskHandle {
     /// Changes the record. On return the change is on the disk, or its write has failed for good.
     pub(super) async fn change(
         &self,
-        journal: &Journal,
+        journal_tasks: &Tasks,
         change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>,
     ) {
         let pending_write =
-            self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
+            self.try_change(journal_tasks, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(pending_write) = pending_write;
         self.finish_write(pending_write).await;
     }
@@ -251,7 +251,7 @@ impl TaskHandle {
     pub(super) fn persist_in_background(&self, executor: &Executor) {
         if !self.is_persisted() {
             let unchanged = |_: &mut TaskRecord| Ok::<_, std::convert::Infallible>(Vec::new());
-            let Ok(pending_write) = self.try_change(executor.journal(), unchanged);
+            let Ok(pending_write) = self.try_change(&executor.journal().tasks, unchanged);
             executor.sessions().spawn(pending_write);
         }
     }
@@ -297,15 +297,15 @@ impl TaskHandle {
     /// fails, the change is published nevertheless, and the journal retries the write.
     pub(super) async fn settle(
         &self,
-        journal: &Journal,
+        journal_tasks: &Tasks,
         change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>,
     ) {
-        let stored = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
+        let stored = journal_tasks.store(self.prepare(&change), RetryPolicy::Retry).await;
         if let Err(error) = &stored {
             self.log_failure(error);
         }
         if !self.publish(stored.is_ok()) {
-            self.change(journal, change).await;
+            self.change(journal_tasks, change).await;
         }
     }
 
@@ -397,7 +397,8 @@ impl TaskStore {
     /// If the journal cannot be read.
     pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<TaskWebhooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
-        for (task, owner) in executor.journal().open_tasks().await.map_err(|error| journal_fault(&error))? {
+        let listed = executor.journal().tasks.list_open().await;
+        for (task, owner) in listed.map_err(|error| journal_fault(&error))? {
             open.entry(owner).or_default().insert(task);
         }
         let open = Arc::new(OpenTasks(Mutex::new(open)));
@@ -493,8 +494,8 @@ impl TaskStore {
         if let Some(handle) = self.get_cached(id) {
             return Ok(Some(handle));
         }
-        let stored =
-            self.executor.journal().task(id, decode_record).await.map_err(|error| journal_fault(&error))?;
+        let found = self.executor.journal().tasks.find(id, decode_record).await;
+        let stored = found.map_err(|error| journal_fault(&error))?;
         let Some(record) = stored.transpose()? else { return Ok(None) };
         Ok(Some(self.insert(&mut self.lock(), id, record, true)))
     }

@@ -609,7 +609,7 @@ impl Nexus {
                 "running": running,
                 "queued": queued,
                 "receipts": journal.head().number,
-                "undeliveredReports": journal.undelivered_count(),
+                "undeliveredReports": journal.deliveries.undelivered_count(),
                 "journalBytes": journal.bytes(),
             })
         };

@@ -20,6 +20,7 @@ mod check;
 mod claims;
 mod copy;
 mod decisions;
+mod deliveries;
 mod error;
 mod files;
 mod finding;
@@ -60,6 +61,7 @@ pub use claims::{
 };
 pub use copy::{CopyError, JournalCopy, RestoredJournal, back_up, init, restore};
 pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
+pub use deliveries::Deliveries;
 pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
 pub use finding::NounCount;
@@ -75,7 +77,9 @@ pub use search::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
 pub use series::{SeriesBucket, SeriesSpan, UsageSeries};
 pub use store::JournalOptions;
 pub use sweep::sweep;
-pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
+pub use tasks::{
+    JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary, Tasks,
+};
 pub use usage::{
     AccessUse, GroupUsage, LimitKind, LimitSlack, StatusCounts, UsageFigures, UsageSummary, WallTimes,
 };
@@ -86,7 +90,6 @@ use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::durability::Durability;
 use a2g_types::error_chain::BoxedError;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::outcome::Receipt;
 use a2g_types::rate_limit::to_whole_units;
 use a2g_types::stop::Stop;
 use a2g_types::stored;
@@ -104,7 +107,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{InterruptedRun, Reader, Store, Undelivered};
+use store::{InterruptedRun, Store, Undelivered};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 use writer::JournalEntry;
@@ -290,6 +293,10 @@ impl ChainCheck {
 
 /// The journal of one executor: a file, or only open intents in memory.
 pub struct Journal {
+    /// The delivery of reports.
+    pub deliveries: Arc<Deliveries>,
+    /// The stored tasks.
+    pub tasks: Arc<Tasks>,
     open: OpenIntents,
     backend: Arc<Backend>,
     outbox: Arc<Outbox>,
@@ -302,7 +309,7 @@ pub struct Journal {
     waiting: Mutex<Vec<HeldIntent>>,
     /// The stops in force at the start, until [`Journal::take_stops`] returns them.
     stops: Mutex<Vec<Stop>>,
-    limits: StorageLimits,
+    limits: Arc<StorageLimits>,
     metrics: JournalMetrics,
     /// `true` once the background check has read the records without a finding, or has ended early. The automatic pruning
     /// may then remove some at any size.
@@ -379,9 +386,12 @@ impl Journal {
         let (head_sender, head) = watch::channel(store.head());
         let open = OpenIntents::default();
         let outbox = Arc::new(Outbox::new(undelivered));
+        let limits = Arc::new(StorageLimits::new(options.limits));
         let unwritten = claims::reopen(&open, unwritten);
         let on_finished = claims::on_finished(&open, &outbox);
         let journal = Self {
+            deliveries: Arc::new(Deliveries::new(&backend, Arc::clone(&outbox))),
+            tasks: Arc::new(Tasks::new(&backend, &limits)),
             open,
             backend,
             outbox,
@@ -391,7 +401,7 @@ impl Journal {
             head,
             waiting: Mutex::new(held),
             stops: Mutex::new(stops),
-            limits: StorageLimits::new(options.limits),
+            limits,
             metrics: JournalMetrics::new(options.durability),
             may_prune: Arc::default(),
             chain_check: Arc::new(Mutex::new(Some(check))),
@@ -424,7 +434,10 @@ impl Journal {
         let outbox = Arc::new(Outbox::new([]));
         // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no file.
         let backend = Arc::new(Backend::in_memory(claims::on_finished(&open, &outbox)));
+        let limits = Arc::new(StorageLimits::new(JournalLimits::default()));
         Self {
+            deliveries: Arc::new(Deliveries::new(&backend, Arc::clone(&outbox))),
+            tasks: Arc::new(Tasks::new(&backend, &limits)),
             open,
             backend,
             outbox,
@@ -434,7 +447,7 @@ impl Journal {
             head: watch::channel(Head::START).1,
             waiting: Mutex::default(),
             stops: Mutex::default(),
-            limits: StorageLimits::new(JournalLimits::default()),
+            limits,
             metrics: JournalMetrics::new(Durability::default()),
             may_prune: Arc::default(),
             chain_check: Arc::default(),
@@ -443,65 +456,6 @@ impl Journal {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
         self.open.lock()
-    }
-
-    /// Waits for the next report to deliver, and returns it with its receipt.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn next_report(&self) -> Result<(DueReport, Arc<Receipt>), JournalError> {
-        let mut due = self.outbox.next().await;
-        let receipt = match due.cached.take() {
-            Some(receipt) => receipt,
-            None => {
-                // Pruning stops at the first run in `open`, so the receipt of an undelivered report is missing only
-                // after damage.
-                let missing =
-                    || JournalError::Broken("the receipt of an undelivered report is missing".into());
-                // Unlike a caller, the delivery cannot be asked to retry, so it waits for capacity in the queue.
-                self.backend.receipt(due.record, IfFull::Wait).await?.ok_or_else(missing)?
-            }
-        };
-        Ok((due, receipt))
-    }
-
-    /// Records that the governor has acknowledged a report.
-    pub fn mark_delivered(&self, due: &DueReport) {
-        // The entry is sent before the outbox changes: a server that stops waits only for an empty outbox, and could
-        // otherwise end without the entry.
-        self.backend.send(JournalEntry::Delivered(due.run, due.record));
-        self.outbox.mark_delivered(due);
-    }
-
-    /// Records that the governor refused a report, or could not be reached. After a pause, the caller passes the
-    /// returned report to [`Self::requeue`].
-    #[must_use]
-    pub fn mark_failed(&self, due: DueReport, is_refusal: bool) -> DueReport {
-        self.outbox.mark_failed(due, is_refusal)
-    }
-
-    /// Queues a report for another attempt.
-    pub fn requeue(&self, due: DueReport) {
-        self.outbox.requeue(due);
-    }
-
-    /// The number of undelivered reports.
-    #[must_use]
-    pub fn undelivered_count(&self) -> usize {
-        self.outbox.undelivered_count()
-    }
-
-    /// The end time of the oldest run with an undelivered report; `None` if every report was delivered.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn oldest_undelivered_at(&self) -> Result<Option<OffsetDateTime>, JournalError> {
-        // The last delivery may not be on the disk yet.
-        if self.undelivered_count() == 0 {
-            return Ok(None);
-        }
-        let oldest = self.backend.read_long(IfFull::Wait, Reader::oldest_undelivered_at).await?;
-        Ok(oldest.map(from_micros))
     }
 
     /// The size of the journal's files, in bytes; 0 for a journal in memory.
@@ -521,11 +475,6 @@ impl Journal {
     #[must_use]
     pub fn metrics(&self) -> &JournalMetrics {
         &self.metrics
-    }
-
-    /// Waits until every report has been delivered.
-    pub async fn wait_until_delivered(&self) {
-        self.outbox.wait_until_delivered().await;
     }
 
     /// The checkpoint of the latest receipt.

@@ -3,13 +3,15 @@
 //! The writer writes tasks in the order of the calls, or with the start and the end of their runs. Only the latest
 //! tasks of each owner are stored; a task that has not ended is never dropped for a newer one.
 
+use super::backend::Backend;
 use super::batch::{Batch, RECORD_BYTES};
 use super::chain::Hash;
 use super::error::WriteError;
 use super::record::RecordKind;
+use super::share::StorageLimits;
 use super::store::{Reader, from_sqlite_int};
 use super::writer::JournalEntry;
-use super::{IfFull, Journal, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
+use super::{IfFull, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId};
 use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// The table of tasks. Its rows are in the order of their first writes, so that current writes are on the last page: in
@@ -172,14 +175,24 @@ impl JournalTask {
     }
 }
 
-impl Journal {
+/// The stored tasks.
+pub struct Tasks {
+    backend: Arc<Backend>,
+    limits: Arc<StorageLimits>,
+}
+
+impl Tasks {
+    pub(super) fn new(backend: &Arc<Backend>, limits: &Arc<StorageLimits>) -> Self {
+        Self { backend: Arc::clone(backend), limits: Arc::clone(limits) }
+    }
+
     /// Stores the current state of a task. Tasks are written in the order of these calls, independent of when their
     /// futures are awaited. While the disk is full, a task with [`RetryPolicy::Retry`] is retried.
     ///
     /// # Errors
     /// [`JournalError::NoSpace`]: the task is not on the disk; `retry_policy` determines whether the write is retried.
     /// [`JournalError::Share`], with [`RetryPolicy::FailFast`]: nothing is written. [`JournalError::Broken`].
-    pub fn store_task(
+    pub fn store(
         &self,
         task: JournalTask,
         retry_policy: RetryPolicy,
@@ -200,7 +213,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn task<T: Send + 'static>(
+    pub async fn find<T: Send + 'static>(
         &self,
         task: IntentId,
         convert: impl FnOnce(&JournalTask) -> T + Send + 'static,
@@ -216,7 +229,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<TaskSummary>, u64), JournalError> {
+    pub async fn list(&self, query: TaskQuery) -> Result<(Vec<TaskSummary>, u64), JournalError> {
         self.backend.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
@@ -224,7 +237,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
+    pub async fn list_open(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
         self.backend.read_long(IfFull::Wait, Reader::open_tasks).await
     }
 }
@@ -325,7 +338,7 @@ impl Reader {
             .optional()
     }
 
-    /// See [`Journal::tasks`]. A page of several owners is merged from one page of each, so the cost grows with their
+    /// See [`Tasks::list`]. A page of several owners is merged from one page of each, so the cost grows with their
     /// number.
     fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<TaskSummary>, u64)> {
         let TaskQuery { owner, context, after, limit, mut unsaved } = query;

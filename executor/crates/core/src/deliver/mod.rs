@@ -31,7 +31,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
     let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let (due, receipt) = match executor.journal().next_report().await {
+        let (due, receipt) = match executor.journal().deliveries.next_report().await {
             Ok(next) => next,
             Err(error) => {
                 return tracing::error!(error = %ErrorChain(&error), "the delivery of reports has stopped");
@@ -39,6 +39,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         };
         let executor = Arc::clone(&executor);
         executor.sessions().clone().spawn(async move {
+            let deliveries = &executor.journal().deliveries;
             let span = delivery_span(&receipt);
             // Another node may have delivered it while this one did not run, or could not reach the governor.
             let delivery = match due.is_first_attempt() {
@@ -46,13 +47,13 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
                 false => executor.node.delivery_elsewhere(receipt.intent).await,
             };
             match delivery {
-                Delivery::Done => return executor.journal().mark_delivered(&due),
+                Delivery::Done => return deliveries.mark_delivered(&due),
                 Delivery::Pending => {
                     // Counted as refused, so that it does not block the agent's later reports for long.
-                    let due = executor.journal().mark_failed(due, true);
+                    let due = deliveries.mark_failed(due, true);
                     drop((permit, receipt));
                     tokio::time::sleep(jitter(retry_delay(due.tries))).await;
-                    return executor.journal().requeue(due);
+                    return deliveries.requeue(due);
                 }
                 Delivery::Here => {}
             }
@@ -60,13 +61,13 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             executor.metrics().record_delivery(result.is_ok());
             let Err(error) = result else {
                 span.in_scope(|| tracing::debug!("delivered"));
-                executor.journal().mark_delivered(&due);
+                deliveries.mark_delivered(&due);
                 return executor.node.mark_reported(receipt.intent).await;
             };
             // A report that waits for its retry does not count as in flight.
             drop(permit);
             let is_refusal = matches!(error, RemoteError::Refused(_));
-            let due = executor.journal().mark_failed(due, is_refusal);
+            let due = deliveries.mark_failed(due, is_refusal);
             let delay = jitter(retry_delay(due.tries));
             let governor = executor.policies.governor().endpoint();
             span.record("failed", true);
@@ -78,7 +79,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             });
             drop((receipt, span));
             tokio::time::sleep(delay).await;
-            executor.journal().requeue(due);
+            deliveries.requeue(due);
         });
     }
 }

@@ -577,7 +577,7 @@ impl Membership {
         let head = NodeHead { receipts: last.number, hash: last.hash };
         let concurrent = self.settings.capacity.concurrent;
         let waiting = self.intents.awaiting_decision_count(self.clock.now());
-        let undelivered = self.journal.undelivered_count();
+        let undelivered = self.journal.deliveries.undelivered_count();
         let load = NodeLoad { running, queued, waiting, concurrent, undelivered };
         fleet.renew(state, head, load).await
     }

@@ -106,12 +106,12 @@ impl Queries {
     /// If the journal cannot be read.
     pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.queue_stats();
-        let oldest = self.journal.oldest_undelivered_at().await;
+        let oldest = self.journal.deliveries.oldest_undelivered_at().await;
         let oldest = oldest.map_err(|error| journal_fault(&error))?;
         let now = self.clock.now();
         let oldest_age = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted after the query: the oldest report may have been delivered in between.
-        let undelivered = self.journal.undelivered_count();
+        let undelivered = self.journal.deliveries.undelivered_count();
         let gauges = Gauges {
             running,
             queued,

@@ -11,8 +11,8 @@ async fn fill_journal(path: &Path) -> Head {
     for _ in 0..6 {
         run(&journal, &another()).await;
     }
-    let (due, _) = journal.next_report().await.unwrap();
-    journal.mark_delivered(&due);
+    let (due, _) = journal.deliveries.next_report().await.unwrap();
+    journal.deliveries.mark_delivered(&due);
     let [waits, approved, denied, runs, proven, cancelled] = [(); 6].map(|()| another());
     for call in [&waits, &approved, &denied, &cancelled] {
         hold(&journal, call).await;
@@ -25,7 +25,7 @@ async fn fill_journal(path: &Path) -> Head {
     journal.release(proven.intent).await.unwrap();
     assert!(matches!(start(&journal, &runs, None).await, StartResult::New));
     journal.record_stop(&[runs.intent], "otto", "a2g/cancel").await.unwrap();
-    journal.store_task(tasks::task("did:a:b", NOW, false, "1"), RetryPolicy::Retry).await.unwrap();
+    journal.tasks.store(tasks::task("did:a:b", NOW, false, "1"), RetryPolicy::Retry).await.unwrap();
     for _ in 0..3 {
         journal.record_refusal(
             &IntentSummary::from_call(&another()),
@@ -247,7 +247,7 @@ async fn damage_in_older_records_breaks_the_journal() {
     for _ in 0..27 {
         let calls = (0..200).map(|_| another()).collect::<Vec<_>>();
         futures_util::future::join_all(calls.iter().map(|call| run(&journal, call))).await;
-        deliver(&journal, journal.undelivered_count()).await;
+        deliver(&journal, journal.deliveries.undelivered_count()).await;
     }
     journal.flush().await.unwrap();
     drop(journal);

@@ -67,9 +67,9 @@ async fn the_end_of_a_run_that_never_started_here_is_recorded_once() {
     assert_eq!(journal.head().number, 1);
     let (_, stage) = journal.stage(lost.intent, IfFull::Refuse).await.unwrap().unwrap();
     assert!(matches!(stage, Stage::Finished(found) if found.intent == lost.intent));
-    let (due, reported) = journal.next_report().await.unwrap();
+    let (due, reported) = journal.deliveries.next_report().await.unwrap();
     assert!(!due.is_first_attempt() && reported.intent == lost.intent);
-    journal.mark_delivered(&due);
+    journal.deliveries.mark_delivered(&due);
     journal.flush().await.unwrap();
     assert!(matches!(journal.report_state(lost.intent), Ok(ReportState::Delivered)));
     assert!(holds(&path), "{}", verify_journal(&path, None));

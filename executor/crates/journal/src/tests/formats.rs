@@ -80,7 +80,7 @@ async fn fill(path: &Path) -> Head {
     resolve(&journal, &golden_call(8), Resolution::Approved).await;
     assert_eq!(journal.resolve(vec![golden_denial(&journal)]).await.unwrap(), 1);
     resolve(&journal, &golden_call(10), Resolution::Cancelled).await;
-    journal.store_task(golden_task(), RetryPolicy::Retry).await.unwrap();
+    journal.tasks.store(golden_task(), RetryPolicy::Retry).await.unwrap();
     let reason = OperatorReason::parse("golden").unwrap();
     let stop = Stop { target: StopTarget::Everything, reason, by: "anna".to_owned(), since: NOW };
     let target = StopTarget::Tool(ToolName::parse("t").unwrap());
@@ -137,7 +137,7 @@ async fn the_golden_journal_verifies_and_goes_on() {
         let call = golden_call(number);
         assert!(journal.arguments(call.intent, &call.agent).unwrap().is_some(), "{number}");
     }
-    let task = journal.task(golden_task().task, JournalTask::clone).await.unwrap();
+    let task = journal.tasks.find(golden_task().task, JournalTask::clone).await.unwrap();
     assert_eq!(task, Some(golden_task()));
     assert_eq!(History::open(&path).unwrap().refusals(&Filter::default(), 10).unwrap().len(), 1);
     let replayed = start(&journal, &another(), Some(&golden_proof())).await;

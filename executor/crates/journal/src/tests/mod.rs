@@ -21,7 +21,7 @@ use a2g_types::call::Call;
 use a2g_types::call::{Door, Priority};
 use a2g_types::ident::{Issuer, ProofId, ToolName};
 use a2g_types::limit::{Bound, Budgets, Layer, Limit};
-use a2g_types::outcome::{AbortReason, End, Outcome, RunMetrics, RunOutput, Usage};
+use a2g_types::outcome::{AbortReason, End, Outcome, Receipt, RunMetrics, RunOutput, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::verdict::{Decision, Manifest, Verdict};
 use rusqlite::Connection;
@@ -133,8 +133,8 @@ fn new_limited_journal(limits: JournalLimits) -> (tempfile::TempDir, PathBuf, Jo
 /// Marks the next `count` reports as delivered to the governor.
 async fn deliver(journal: &Journal, count: usize) {
     for _ in 0..count {
-        let (due, _) = journal.next_report().await.unwrap();
-        journal.mark_delivered(&due);
+        let (due, _) = journal.deliveries.next_report().await.unwrap();
+        journal.deliveries.mark_delivered(&due);
     }
     journal.flush().await.unwrap();
 }
@@ -262,10 +262,10 @@ async fn interrupted_runs_are_aborted_on_open() {
     let stage = journal.stage(lost.intent, IfFull::Wait).await.unwrap();
     let Some((_, Stage::Finished(aborted))) = stage else { panic!() };
     assert_eq!(aborted.outcome.end, End::Aborted(AbortReason::Lost));
-    let (first, receipt) = journal.next_report().await.unwrap();
+    let (first, receipt) = journal.deliveries.next_report().await.unwrap();
     assert_eq!(receipt.intent, done.intent);
-    journal.mark_delivered(&first);
-    assert_eq!(journal.next_report().await.unwrap().1.intent, lost.intent);
+    journal.deliveries.mark_delivered(&first);
+    assert_eq!(journal.deliveries.next_report().await.unwrap().1.intent, lost.intent);
     journal.flush().await.unwrap();
     drop(journal);
     assert_eq!(open_journal(&path).1, RecoverySummary { aborted: 0, undelivered: 1 });
@@ -280,8 +280,8 @@ async fn claims_are_refused_at_the_report_limit() {
     let open = another();
     assert!(matches!(journal.claim(&open, LATER, None), Ok(ClaimResult::New)));
     assert!(matches!(journal.claim(&another(), LATER, None), Err(JournalError::Backlog)));
-    let (due, _) = journal.next_report().await.unwrap();
-    journal.mark_delivered(&due);
+    let (due, _) = journal.deliveries.next_report().await.unwrap();
+    journal.deliveries.mark_delivered(&due);
     assert!(matches!(journal.claim(&another(), LATER, None), Ok(ClaimResult::New)));
 }
 
@@ -296,9 +296,9 @@ async fn claims_are_refused_when_an_agent_has_used_up_its_share() {
     let Err(JournalError::Share { retry_after, .. }) = &refused else { panic!("{refused:?}") };
     assert!(*retry_after < std::time::Duration::from_secs(3600), "{retry_after:?}");
     let task = tasks::task("did:a:b", NOW, false, "1");
-    let stored = journal.store_task(task.clone(), RetryPolicy::FailFast).await;
+    let stored = journal.tasks.store(task.clone(), RetryPolicy::FailFast).await;
     assert!(matches!(stored, Err(JournalError::Share { .. })), "{stored:?}");
-    assert!(journal.store_task(task, RetryPolicy::Retry).await.is_ok(), "it has begun");
+    assert!(journal.tasks.store(task, RetryPolicy::Retry).await.is_ok(), "it has begun");
     let other = Call { agent: AgentDid::parse("did:a:c").unwrap(), ..another() };
     assert!(matches!(journal.claim(&other, LATER, None), Ok(ClaimResult::New)));
 }

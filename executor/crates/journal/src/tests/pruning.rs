@@ -64,9 +64,9 @@ async fn promises_of_pruned_records_are_carried_over() {
     resolve(&journal, &denied, Resolution::Denied).await;
     assert!(matches!(start(&journal, &straddles, None).await, StartResult::New));
     let task = JournalTask { task: waits.intent, ..tasks::task("did:a:b", FAR, false, "task") };
-    journal.store_task(task.clone(), RetryPolicy::Retry).await.unwrap();
+    journal.tasks.store(task.clone(), RetryPolicy::Retry).await.unwrap();
     let ended = JournalTask { ended: Some(NOW), ..tasks::task("did:a:b", NOW, true, "over") };
-    journal.store_task(ended, RetryPolicy::Retry).await.unwrap();
+    journal.tasks.store(ended, RetryPolicy::Retry).await.unwrap();
     run(&journal, &another()).await;
     let ended = Arc::new(receipt(&straddles, End::ResultNotJson));
     journal.finish(Arc::clone(&ended), None, Reporting::Here, FAR + Duration::DAY).await.unwrap();
@@ -89,7 +89,7 @@ async fn promises_of_pruned_records_are_carried_over() {
             find_denial(&journal, &denied).await,
             Some(IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5), reason: None })
         );
-        assert_eq!(journal.task(waits.intent, JournalTask::clone).await.unwrap(), Some(task.clone()));
+        assert_eq!(journal.tasks.find(waits.intent, JournalTask::clone).await.unwrap(), Some(task.clone()));
         // The next pruning removes the record of the wait, and may leave this one.
         resolve(&journal, &partly, Resolution::PartlyApproved).await;
         run(&journal, &another()).await;
@@ -130,12 +130,12 @@ async fn pruning_runs_beside_a_writer() {
     });
     for eight in calls.chunks(8) {
         futures_util::future::join_all(eight.iter().map(|call| run(&journal, call))).await;
-        while journal.undelivered_count() > 50 {
+        while journal.deliveries.undelivered_count() > 50 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     }
     let pruned = tokio::task::spawn_blocking(move || pruning.join().unwrap()).await.unwrap();
-    journal.wait_until_delivered().await;
+    journal.deliveries.wait_until_delivered().await;
     delivering.abort();
     journal.flush().await.unwrap();
     let pruned = pruned + prune(&path, FAR, NOW).unwrap().receipts;

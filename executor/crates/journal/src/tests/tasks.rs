@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::prune;
+use crate::store::Reader;
 use a2g_types::clock::{Clock as _, SystemClock};
 
 pub(super) fn task(owner: &str, created: OffsetDateTime, is_ended: bool, document: &str) -> JournalTask {
@@ -29,11 +30,11 @@ fn summarize(task: &JournalTask) -> TaskSummary {
 }
 
 async fn store(journal: &Journal, task: &JournalTask) {
-    journal.store_task(task.clone(), RetryPolicy::Retry).await.unwrap();
+    journal.tasks.store(task.clone(), RetryPolicy::Retry).await.unwrap();
 }
 
 async fn look_up(journal: &Journal, task: IntentId) -> Option<JournalTask> {
-    journal.task(task, JournalTask::clone).await.unwrap()
+    journal.tasks.find(task, JournalTask::clone).await.unwrap()
 }
 
 #[tokio::test]
@@ -43,7 +44,7 @@ async fn latest_task_is_found_by_owner_and_conversation() {
     let other = JournalTask { context: "d".to_owned(), ..task("did:a:b", LATER, false, "2") };
     let theirs = task("did:x:y", NOW, true, "3");
     // Written in one order, and awaited in the reverse order.
-    let kept = [&first, &other, &theirs].map(|task| journal.store_task(task.clone(), RetryPolicy::Retry));
+    let kept = [&first, &other, &theirs].map(|task| journal.tasks.store(task.clone(), RetryPolicy::Retry));
     let ended = JournalTask { ended: Some(LATER), document: "ended".to_owned(), ..first.clone() };
     store(&journal, &ended).await;
     for kept in kept {
@@ -54,8 +55,8 @@ async fn latest_task_is_found_by_owner_and_conversation() {
     assert_eq!(look_up(&journal, first.task).await, Some(ended.clone()));
     assert_eq!(look_up(&journal, IntentId::random()).await, None);
     let open = [(other.task, other.owner.clone())];
-    assert_eq!(journal.open_tasks().await.unwrap(), open);
-    let of = async |query: TaskQuery| journal.tasks(query).await.unwrap();
+    assert_eq!(journal.tasks.list_open().await.unwrap(), open);
+    let of = async |query: TaskQuery| journal.tasks.list(query).await.unwrap();
     let mine = TaskQuery { owner: Some(first.owner.clone()), limit: 10, ..TaskQuery::default() };
     assert_eq!(of(mine.clone()).await, (vec![summarize(&other), summarize(&ended)], 2));
     let after = Some(summarize(&other).key());
@@ -67,7 +68,7 @@ async fn latest_task_is_found_by_owner_and_conversation() {
     // A task that ended before is removed, and an open one stays.
     assert_eq!(prune(&path, NOW + Duration::SECOND, NOW).unwrap().tasks, 1);
     assert_eq!(prune(&path, LATER + Duration::DAY, NOW).unwrap().tasks, 1);
-    assert_eq!(open_journal(&path).0.open_tasks().await.unwrap(), open);
+    assert_eq!(open_journal(&path).0.tasks.list_open().await.unwrap(), open);
 }
 
 #[tokio::test]
@@ -79,13 +80,13 @@ async fn excess_ended_tasks_are_dropped_per_owner() {
     let mine = mine.chain([with_pruning_id(task("did:a:b", NOW + Duration::DAY, true, ""))]);
     let all = [open.clone(), theirs.clone()].into_iter().chain(mine).collect::<Vec<_>>();
     let kept =
-        all.iter().map(|task| journal.store_task(task.clone(), RetryPolicy::Retry)).collect::<Vec<_>>();
+        all.iter().map(|task| journal.tasks.store(task.clone(), RetryPolicy::Retry)).collect::<Vec<_>>();
     for kept in kept {
         kept.await.unwrap();
     }
     let of = async |owner: &AgentDid| {
         let query = TaskQuery { owner: Some(owner.clone()), limit: 1, ..TaskQuery::default() };
-        journal.tasks(query).await.unwrap().1
+        journal.tasks.list(query).await.unwrap().1
     };
     let left = of(&open.owner).await;
     assert_eq!(left, u64::try_from(MAX_TASKS).unwrap() + 1);
@@ -114,7 +115,7 @@ async fn stored_tasks_override_the_task_of_the_start() {
     }
     drop(journal);
     let journal = open_journal(&path).0;
-    let (listed, _) = journal.tasks(TaskQuery { limit: 9, ..TaskQuery::default() }).await.unwrap();
+    let (listed, _) = journal.tasks.list(TaskQuery { limit: 9, ..TaskQuery::default() }).await.unwrap();
     let mut documents = Vec::new();
     for one in listed {
         documents.push(look_up(&journal, one.task).await.unwrap().document);
@@ -153,7 +154,7 @@ async fn task_pages_are_complete_under_concurrent_writes() {
         let mut query = TaskQuery { owner, limit, unsaved: in_memory, ..TaskQuery::default() };
         let mut seen = Vec::new();
         loop {
-            let (page, total) = journal.tasks(query.clone()).await.unwrap();
+            let (page, total) = journal.tasks.list(query.clone()).await.unwrap();
             assert!(total >= expected.len() as u64 && page.len() <= limit);
             let Some(last) = page.last() else { break };
             query.after = Some(last.key());
@@ -201,8 +202,8 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
     }
     assert!(matches!(lists.join_next().await.unwrap().unwrap(), Err(JournalError::Busy)));
     assert_eq!(look_up(&journal, one.task).await, Some(one.clone()));
-    assert!(matches!(journal.tasks(TaskQuery::default()).await, Err(JournalError::Busy)));
+    assert!(matches!(journal.tasks.list(TaskQuery::default()).await, Err(JournalError::Busy)));
     drop(open);
     while lists.join_next().await.is_some() {}
-    assert_eq!(journal.tasks(TaskQuery::default()).await.unwrap().1, 1);
+    assert_eq!(journal.tasks.list(TaskQuery::default()).await.unwrap().1, 1);
 }
