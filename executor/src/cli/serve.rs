@@ -831,19 +831,15 @@ fn journal(
     max_journals: usize,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<(Journal, PathBuf, Option<Arc<Fleet>>)> {
-    let limits = config.journal_limits.clone();
-    let options = JournalOptions { if_missing, durability: config.durability, limits };
     let fleet_key = config.fleet.as_ref().map(|fleet| read_fleet_key(&fleet.key_file)).transpose()?;
     let mut fleet = None;
     let mut number = 1;
     let mut path = config.journal.clone();
     let (journal, recovery) = loop {
-        let result = Journal::open_with_ends(
-            &path,
-            config.max_undelivered,
-            options.clone(),
-            clock.now(),
-            |interrupted| {
+        let limits = config.journal_limits.clone();
+        let options = JournalOptions { if_missing, durability: config.durability, limits };
+        let result =
+            Journal::open_with_ends(&path, config.max_undelivered, options, clock.now(), |interrupted| {
                 let Some((settings, key)) = config.fleet.as_ref().zip(fleet_key.clone()) else {
                     return Ok(RecoveredState::default());
                 };
@@ -856,8 +852,7 @@ fn journal(
                 tracing::info!(fleet = %settings.name, node = %settings.node, %stream, "joined the fleet");
                 fleet = Some(joined);
                 Ok(state)
-            },
-        );
+            });
         match result {
             Err(OpenError::InUse(_)) if number < max_journals => {
                 number += 1;

@@ -1,7 +1,7 @@
 //! The way of all parts of a journal to its file: queries to the readers, and entries to the writer.
 
 use super::batch::FinishRecord;
-use super::error::{BrokenError, OpenError};
+use super::error::{BrokenError, NoSpaceError, OpenError};
 use super::history::HistoryError;
 use super::readers::{IfFull, Readers};
 use super::recorded_state::RecordedState;
@@ -88,15 +88,15 @@ impl Backend {
         let Storage::Disk { readers, .. } = &self.storage else { return Ok(T::default()) };
         readers.query(IfFull::Refuse, query).await?.map_err(|error| match error {
             HistoryError::Sqlite(error) => self.report_read_error(error),
-            error @ (HistoryError::Receipt { .. } | HistoryError::Verdict { .. }) => {
-                JournalError::Broken(BrokenError::from_read(error))
-            }
+            HistoryError::Receipt { .. } | HistoryError::Verdict { .. } => JournalError::unreadable(error),
         })
     }
 
     /// Maps a read error. If the file is damaged, the whole journal becomes [`Condition::Broken`].
     fn report_read_error(&self, error: rusqlite::Error) -> JournalError {
-        let is_damage = is_damage(&error);
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        // The file is not an intact database.
+        let is_damage = matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase));
         let error = BrokenError::from_read(error);
         // Damage stops the server; any other error affects only this query.
         if is_damage && let Storage::Disk { condition_sender, .. } = &self.storage {
@@ -127,7 +127,7 @@ impl Backend {
         };
         let is_long = length > MAX_INLINE_BYTES as u64;
         let receipt = if is_long { self.read_long(if_full, read).await? } else { self.read(read)? };
-        receipt.transpose().map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
+        receipt.transpose().map_err(JournalError::unreadable)
     }
 
     /// Sends an entry to the writer, and returns its pending answer.
@@ -138,14 +138,6 @@ impl Backend {
         let (reply, answer) = oneshot::channel();
         self.send(entry(reply));
         PendingReply { answer, condition: self.condition.clone() }
-    }
-
-    /// Sends an entry to the writer, and waits for its answer.
-    pub(super) async fn request<T>(
-        &self,
-        entry: impl FnOnce(oneshot::Sender<T>) -> JournalEntry,
-    ) -> Result<T, JournalError> {
-        self.submit(entry).wait().await
     }
 
     /// Sends an entry to the writer without waiting for an answer. If the writer has ended, so will the process.
@@ -193,6 +185,13 @@ impl<T> PendingReply<T> {
     }
 }
 
+impl<T> PendingReply<Result<T, NoSpaceError>> {
+    /// As [`Self::wait`], of an entry that a full disk refuses.
+    pub(super) async fn wait_unless_full(self) -> Result<T, JournalError> {
+        self.wait().await?.map_err(|_no_space| JournalError::NoSpace)
+    }
+}
+
 /// Waits until the journal is broken. The writer may report the reason only after it has dropped its entries.
 pub(super) async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
@@ -200,10 +199,4 @@ pub(super) async fn wait_until_broken(mut condition: watch::Receiver<Condition>)
         Ok(Condition::Broken(error)) => error.clone(),
         Ok(Condition::Works | Condition::Full) | Err(_) => "the journal's writer has ended".into(),
     }
-}
-
-/// `true` if the error means that the file is not an intact database.
-fn is_damage(error: &rusqlite::Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }

@@ -1,6 +1,5 @@
 //! The open intents of this process (a claim is only in memory until its run starts), and the look-up of earlier ones.
 
-use super::BrokenError;
 use super::batch::{FinishRecord, StartRecord, StartReply};
 use super::outbox::Outbox;
 use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd};
@@ -8,8 +7,8 @@ use super::store::RunId;
 use super::tasks::JournalTask;
 use super::writer::JournalEntry;
 use super::{
-    Condition, IfFull, IntentDenial, Journal, JournalError, MAX_INLINE_BYTES, spawn_blocking_if_large,
-    to_micros, to_row_text,
+    Condition, IfFull, IntentDenial, Journal, JournalError, MAX_INLINE_BYTES, UnwrittenReceipts, to_micros,
+    to_row_text,
 };
 use a2g_types::call::Call;
 use a2g_types::ident::{AgentDid, IntentId, ProofId, ToolName};
@@ -256,11 +255,8 @@ impl Journal {
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
         let start = build_start_record(request, verdict.as_deref(), self.limits.arguments_text(call), now)?;
         self.limits.count_bytes(&call.agent, start.bytes());
-        let reply = match self.backend.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(_no_space)) => Err(JournalError::NoSpace),
-            Err(broken) => Err(broken),
-        };
+        let pending = self.backend.submit(|reply| JournalEntry::Start(Box::new(start), reply));
+        let reply = pending.wait_unless_full().await;
         if let Ok(StartReply::New(run)) = reply {
             if let Some(open) = self.lock().get_mut(&call.intent) {
                 open.run = Some(run);
@@ -291,8 +287,14 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let output_bytes = usize::try_from(receipt.outcome.metrics.output_bytes);
         let is_long = output_bytes.is_ok_and(|bytes| bytes > MAX_INLINE_BYTES);
-        let shared = Arc::clone(&receipt);
-        let body = spawn_blocking_if_large(is_long, move || stored::write_receipt(&shared)).await?.into();
+        let text = if is_long {
+            let shared = Arc::clone(&receipt);
+            let written = tokio::task::spawn_blocking(move || stored::write_receipt(&shared)).await;
+            written.map_err(JournalError::unreadable)?
+        } else {
+            stored::write_receipt(&receipt)
+        };
+        let body = text.map_err(JournalError::unreadable)?.into();
         let intent = receipt.intent;
         let open = self.lock().get(&intent).and_then(|open| {
             open.stage.send_replace(Stage::Ended);
@@ -303,7 +305,7 @@ impl Journal {
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), reporting };
         self.limits.count_bytes(&finish.receipt.agent, finish.bytes());
-        self.backend.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
+        self.backend.submit(|reply| JournalEntry::Finish(Box::new(finish), reply)).wait().await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {
             self.backend.send(JournalEntry::Extend(intent, to_micros(until)));
@@ -326,15 +328,7 @@ impl Journal {
     ) -> Result<bool, JournalError> {
         let intent = receipt.intent;
         let body = to_row_text(stored::write_receipt(&receipt))?;
-        let open = OpenIntent {
-            agent: receipt.agent.clone(),
-            content,
-            verdict: None,
-            run: None,
-            stage: watch::channel(Stage::Ended).0,
-            keep_until: now,
-            extended_until: None,
-        };
+        let open = OpenIntent::ended(&receipt, content, None, now);
         // A repeat waits for the receipt: records without one are an error for `final_stage`.
         match self.lock().entry(intent) {
             Entry::Occupied(_) => return Ok(false),
@@ -355,23 +349,12 @@ impl Journal {
             task: None,
             arguments: None,
         };
-        let started = match self.backend.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
-            Ok(Ok(StartReply::New(run))) => Ok(Some(run)),
-            // The journal has the intent, or its id with other content.
-            Ok(Ok(StartReply::Known | StartReply::Replayed | StartReply::Conflict)) => Ok(None),
-            Ok(Err(_no_space)) => Err(JournalError::NoSpace),
-            Err(broken) => Err(broken),
-        };
-        let run = match started {
-            Ok(Some(run)) => run,
-            Ok(None) => {
-                close_intent(&self.open, intent, Stage::Released);
-                return Ok(true);
-            }
-            Err(error) => {
-                close_intent(&self.open, intent, Stage::Released);
-                return Err(error);
-            }
+        let pending = self.backend.submit(|reply| JournalEntry::Start(Box::new(start), reply));
+        let reply = pending.wait_unless_full().await;
+        let Ok(StartReply::New(run)) = reply else {
+            close_intent(&self.open, intent, Stage::Released);
+            // Without an error, the journal has the intent, or its id with other content.
+            return reply.map(|_known| true);
         };
         let finish = FinishRecord {
             run,
@@ -381,7 +364,7 @@ impl Journal {
             ended: to_micros(now),
             reporting: Reporting::Elsewhere,
         };
-        self.backend.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
+        self.backend.submit(|reply| JournalEntry::Finish(Box::new(finish), reply)).wait().await?;
         Ok(true)
     }
 
@@ -424,7 +407,7 @@ impl Journal {
     pub async fn release(&self, intent: IntentId) -> Result<(), JournalError> {
         let run = self.lock().get(&intent).and_then(|open| open.run);
         let result = match run {
-            Some(run) => self.backend.request(|reply| JournalEntry::Release(run, intent, reply)).await,
+            Some(run) => self.backend.submit(|reply| JournalEntry::Release(run, intent, reply)).wait().await,
             // A claim without a start is not on the disk.
             None => Ok(()),
         };
@@ -448,8 +431,7 @@ impl Journal {
             return Ok(Some((open.agent.clone(), stage)));
         }
         let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
-        let agent = AgentDid::parse(&claimed.agent);
-        let agent = agent.map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
+        let agent = AgentDid::parse(&claimed.agent).map_err(JournalError::unreadable)?;
         Ok(Some((agent, self.final_stage(claimed.end, if_full).await?)))
     }
 
@@ -459,8 +441,7 @@ impl Journal {
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, JournalError> {
         let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
-        let agent = AgentDid::parse(&claimed.agent);
-        agent.map(Some).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
+        AgentDid::parse(&claimed.agent).map(Some).map_err(JournalError::unreadable)
     }
 
     /// The governor's verdict for an intent that has started, if the executor asked the governor.
@@ -504,21 +485,15 @@ fn build_start_record(
 
 fn parse_verdict(claimed: &ClaimedIntent) -> Result<Option<Verdict>, JournalError> {
     let verdict = claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
-    verdict.map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
+    verdict.map_err(JournalError::unreadable)
 }
 
 impl OpenIntent {
-    /// An interrupted run of an earlier process whose receipt could not be written yet.
-    fn from_earlier_process(finish: &FinishRecord, content: [u8; 32]) -> Self {
-        Self {
-            agent: finish.receipt.agent.clone(),
-            content,
-            verdict: None,
-            run: Some(finish.run),
-            stage: watch::channel(Stage::Ended).0,
-            keep_until: OffsetDateTime::UNIX_EPOCH,
-            extended_until: None,
-        }
+    /// An intent that has ended, and whose receipt is not written yet.
+    fn ended(receipt: &Receipt, content: [u8; 32], run: Option<RunId>, keep_until: OffsetDateTime) -> Self {
+        let agent = receipt.agent.clone();
+        let stage = watch::channel(Stage::Ended).0;
+        Self { agent, content, verdict: None, run, stage, keep_until, extended_until: None }
     }
 
     fn compare_content(&self, content: [u8; 32]) -> KnownIntent {
@@ -537,14 +512,11 @@ impl OpenIntent {
 
 /// Counts the interrupted runs as open whose receipts could not be written, because the disk is full, until they are.
 /// Returns the entries of these receipts.
-pub(super) fn reopen(
-    open_intents: &OpenIntents,
-    unwritten: Vec<(FinishRecord, [u8; 32])>,
-) -> Vec<JournalEntry> {
+pub(super) fn reopen(open_intents: &OpenIntents, unwritten: UnwrittenReceipts) -> Vec<JournalEntry> {
     let entries = unwritten.into_iter().map(|(finish, content)| {
         // The open intent answers repeats until its receipt is on the disk: `final_stage` treats records without a
         // receipt as an error.
-        let open = OpenIntent::from_earlier_process(&finish, content);
+        let open = OpenIntent::ended(&finish.receipt, content, Some(finish.run), OffsetDateTime::UNIX_EPOCH);
         open_intents.lock().insert(finish.receipt.intent, open);
         // The caller of this run belonged to the earlier process.
         JournalEntry::Finish(Box::new(finish), oneshot::channel().0)
@@ -554,11 +526,9 @@ pub(super) fn reopen(
 
 /// The callback for each receipt that is on the disk, with the number of its record.
 pub(super) fn on_finished(
-    open_intents: &OpenIntents,
-    outbox: &Arc<Outbox>,
-) -> impl Fn(i64, &FinishRecord) + Send + Sync + use<> {
-    let open_intents = Arc::clone(open_intents);
-    let outbox = Arc::clone(outbox);
+    open_intents: OpenIntents,
+    outbox: Arc<Outbox>,
+) -> impl Fn(i64, &FinishRecord) + Send + Sync {
     move |number, finish| {
         // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
         outbox.push(number, finish.run, &finish.receipt, finish.reporting);

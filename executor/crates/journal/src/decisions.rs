@@ -137,8 +137,7 @@ impl Journal {
         };
         self.limits.count_bytes(&call.agent, RECORD_BYTES + hold.text.len());
         // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
-        let pending = self.backend.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
-        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
+        self.backend.submit(|reply| JournalEntry::Hold(Box::new(hold), reply)).wait_unless_full()
     }
 
     /// Records decisions on escalated intents: after the answer, a crash does not undo them. Returns the number of
@@ -152,8 +151,7 @@ impl Journal {
         resolved: Vec<ResolvedIntent>,
     ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
         // Sent here as in `hold`.
-        let pending = self.backend.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
-        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
+        self.backend.submit(|reply| JournalEntry::Resolve(resolved, Some(reply))).wait_unless_full()
     }
 
     /// Records the caller that stopped runs or queued intents, and the method.
@@ -168,10 +166,7 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let stops = intents.iter().map(|intent| StopRecord { intent: *intent, by: by.to_owned(), method });
         let stops = stops.collect();
-        self.backend
-            .request(|reply| JournalEntry::Stop(stops, Some(reply)))
-            .await?
-            .map_err(|_no_space| JournalError::NoSpace)
+        self.backend.submit(|reply| JournalEntry::Stop(stops, Some(reply))).wait_unless_full().await
     }
 
     /// Records a revocation, with the number of runs and waiting intents that it ended.
@@ -186,9 +181,8 @@ impl Journal {
         stopped: usize,
     ) -> Result<(), JournalError> {
         let revocation = RevocationRecord { agent: agent.cloned(), intent, by: by.to_owned(), stopped };
-        let result =
-            self.backend.request(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply))).await?;
-        result.map_err(|_no_space| JournalError::NoSpace)
+        let pending = self.backend.submit(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply)));
+        pending.wait_unless_full().await
     }
 
     /// Takes the escalated intents of the earlier process: a second call returns none.

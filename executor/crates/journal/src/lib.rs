@@ -77,9 +77,7 @@ pub use search::{NumberedRefusal, Page, RefusalSearch, RunSearch, RunSummary};
 pub use series::{SeriesBucket, SeriesSpan, UsageSeries};
 pub use store::JournalOptions;
 pub use sweep::sweep;
-pub use tasks::{
-    JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary, Tasks,
-};
+pub use tasks::{JournalTask, RetryPolicy, TaskKey, TaskQuery, TaskSummary, Tasks};
 pub use usage::{
     AccessUse, GroupUsage, LimitKind, LimitSlack, StatusCounts, UsageFigures, UsageSummary, WallTimes,
 };
@@ -159,6 +157,11 @@ impl JournalError {
             Self::Share { retry_after, .. } => to_whole_units(*retry_after, Duration::from_millis(1)),
             Self::Backlog | Self::NoSpace | Self::Busy | Self::Broken(_) => RETRY_AFTER_MS,
         }
+    }
+
+    /// The error for a value of the file that cannot be read.
+    fn unreadable(error: impl Into<BoxedError>) -> Self {
+        Self::Broken(BrokenError::from_read(error))
     }
 }
 
@@ -388,7 +391,7 @@ impl Journal {
         let outbox = Arc::new(Outbox::new(undelivered));
         let limits = Arc::new(StorageLimits::new(options.limits));
         let unwritten = claims::reopen(&open, unwritten);
-        let on_finished = claims::on_finished(&open, &outbox);
+        let on_finished = claims::on_finished(Arc::clone(&open), Arc::clone(&outbox));
         let journal = Self {
             deliveries: Arc::new(Deliveries::new(&backend, Arc::clone(&outbox))),
             tasks: Arc::new(Tasks::new(&backend, &limits)),
@@ -433,7 +436,8 @@ impl Journal {
         let open = OpenIntents::default();
         let outbox = Arc::new(Outbox::new([]));
         // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no file.
-        let backend = Arc::new(Backend::in_memory(claims::on_finished(&open, &outbox)));
+        let on_finished = claims::on_finished(Arc::clone(&open), Arc::clone(&outbox));
+        let backend = Arc::new(Backend::in_memory(on_finished));
         let limits = Arc::new(StorageLimits::new(JournalLimits::default()));
         Self {
             deliveries: Arc::new(Deliveries::new(&backend, Arc::clone(&outbox))),
@@ -494,7 +498,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal breaks before.
     pub async fn flush(&self) -> Result<(), JournalError> {
-        self.backend.request(JournalEntry::Flush).await
+        self.backend.submit(JournalEntry::Flush).wait().await
     }
 
     /// The current condition of the journal.
@@ -558,20 +562,6 @@ fn recover(
 
 fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
-}
-
-/// Runs a JSON conversion, on another thread if `is_long`.
-async fn spawn_blocking_if_large<T: Send + 'static>(
-    is_long: bool,
-    work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,
-) -> Result<T, JournalError> {
-    let broken = |error: BoxedError| JournalError::Broken(BrokenError::from_read(error));
-    let result = if is_long {
-        tokio::task::spawn_blocking(work).await.map_err(|error| broken(error.into()))?
-    } else {
-        work()
-    };
-    result.map_err(|error| broken(error.into()))
 }
 
 /// Maps the error of a value that has no JSON form.

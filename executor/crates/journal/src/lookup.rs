@@ -5,7 +5,7 @@ use super::chain::Hash;
 use super::history::{REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::recorded_state::{RecordedState, receipt_record};
 use super::store::{Reader, to_sqlite_int};
-use super::{BrokenError, IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros, to_micros};
+use super::{IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros, to_micros};
 use a2g_types::ident::{AgentDid, IntentId};
 use rusqlite::{OptionalExtension as _, params};
 use strum::VariantArray as _;
@@ -63,8 +63,7 @@ impl Journal {
         else {
             return Ok(None);
         };
-        let agent =
-            AgentDid::parse(&agent).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
+        let agent = AgentDid::parse(&agent).map_err(JournalError::unreadable)?;
         let mut resolutions = Resolution::VARIANTS.iter().copied();
         let resolution = resolutions.find(|resolution| resolution.kind().as_str() == kind);
         Ok(Some(IntentRecords {

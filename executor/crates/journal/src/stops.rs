@@ -44,7 +44,7 @@ impl Journal {
     pub fn set_stop(&self, stop: &Stop) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
         // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
         let pending = self.backend.submit(|reply| JournalEntry::SetStop(Box::new(stop.clone()), Some(reply)));
-        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
+        pending.wait_unless_full()
     }
 
     /// Records that `by` has lifted a stop. Returns `false` if the target is not stopped.
@@ -58,7 +58,7 @@ impl Journal {
     ) -> impl Future<Output = Result<bool, JournalError>> + Send + use<> {
         let lift = StopLift { target: target.clone(), by: by.to_owned() };
         let pending = self.backend.submit(|reply| JournalEntry::LiftStop(Box::new(lift), reply));
-        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
+        pending.wait_unless_full()
     }
 
     /// Takes the stops that were in force when the journal was opened: a second call returns none.

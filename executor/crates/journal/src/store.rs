@@ -85,8 +85,7 @@ pub struct JournalOptions {
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        let limits = JournalLimits::default();
-        Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss, limits }
+        Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss, limits: Default::default() }
     }
 }
 

@@ -67,9 +67,9 @@ pub(super) const HASHED_COLUMNS: &str =
 const HASHED_COLUMN_COUNT: usize = 9;
 
 /// The maximum number of stored tasks of one owner. It can be exceeded until the next clean-up: see [`should_prune`].
-pub const MAX_TASKS: i64 = 1_000;
+pub(super) const MAX_TASKS: i64 = 1_000;
 /// The maximum size of the stored documents of one owner, in bytes.
-pub const MAX_TASK_BYTES: i64 = 256 << 20;
+pub(super) const MAX_TASK_BYTES: i64 = 256 << 20;
 
 /// A stored task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Tasks {
             self.limits.count_bytes(&task.owner, RECORD_BYTES + task.document.len());
             self.backend.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
         });
-        async { pending?.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
+        async { pending?.wait_unless_full().await }
     }
 
     /// Reads a task and converts it with `convert`. A long task is read and converted on a reader thread.

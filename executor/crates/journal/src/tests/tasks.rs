@@ -3,6 +3,7 @@
 use super::*;
 use crate::prune;
 use crate::store::Reader;
+use crate::tasks::{MAX_TASK_BYTES, MAX_TASKS};
 use a2g_types::clock::{Clock as _, SystemClock};
 
 pub(super) fn task(owner: &str, created: OffsetDateTime, is_ended: bool, document: &str) -> JournalTask {
