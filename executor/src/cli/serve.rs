@@ -743,7 +743,7 @@ impl Started {
         // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
             () = executor.wait_until_closed() => {}
-            reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
+            reason = executor.journal.wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, end_timeouts).await?;
         executor.membership.leave_fleet().await;
@@ -779,7 +779,7 @@ impl Started {
                 None
             }
             () = stop_signals.wait() => None,
-            reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
+            reason = executor.journal.wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         };
         executor.close();
         drain(&executor, end_timeouts).await?;
@@ -1162,7 +1162,7 @@ async fn drain(executor: &Executor, timeouts: EndTimeouts) -> anyhow::Result<()>
             tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
             let _ignored = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, abort_until_idle(executor)).await;
         }
-        let journal = executor.journal();
+        let journal = &executor.journal;
         let deliveries = &journal.deliveries;
         if deliveries.undelivered_count() > 0 {
             tracing::info!(reports = deliveries.undelivered_count(), "delivering the last reports");
@@ -1176,7 +1176,7 @@ async fn drain(executor: &Executor, timeouts: EndTimeouts) -> anyhow::Result<()>
     };
     tokio::select! {
         result = finish_runs => result,
-        reason = executor.journal().wait_until_broken() => Err(abort_broken(executor, &reason)),
+        reason = executor.journal.wait_until_broken() => Err(abort_broken(executor, &reason)),
     }
 }
 

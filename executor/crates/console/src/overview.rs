@@ -126,7 +126,7 @@ fn figure(node: &NodeStatus, show: impl FnOnce(NodeLoad) -> String) -> String {
 fn figures(console: &ConsoleState, signed_in: &SignedIn, active: &ActiveList) -> Markup {
     let executor = &console.executor;
     let (running, queued) = executor.queries.queue_stats();
-    let journal = executor.journal();
+    let journal = &executor.journal;
     let recent = executor.metrics().recent().summarize(executor.clock().monotonic());
     let condition = match journal.condition() {
         Condition::Works => "works",

@@ -179,7 +179,7 @@ impl Follower {
     async fn prompt(&self, handle: &TaskHandle, verdict: &Verdict) {
         let now = self.executor.clock().now();
         handle
-            .settle(&self.executor.journal().tasks, |record| {
+            .settle(|record| {
                 if record.state().is_terminal() {
                     return Vec::new();
                 }
@@ -225,9 +225,7 @@ impl Follower {
         });
         let allowed_by = verdict.or(stored.as_ref());
         let now = self.executor.clock().now();
-        handle
-            .change(&self.executor.journal().tasks, |record| end_record(record, receipt, allowed_by, now))
-            .await;
+        handle.change(|record| end_record(record, receipt, allowed_by, now)).await;
     }
 
     /// Ends the task of an intent that is denied at all nodes of the fleet.
@@ -245,7 +243,7 @@ impl Follower {
         }
         let now = self.executor.clock().now();
         handle
-            .settle(&self.executor.journal().tasks, |record| {
+            .settle(|record| {
                 if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
                     record.add_decision(GOVERNOR_SOURCE, false, now, message);
                 }
@@ -257,9 +255,7 @@ impl Follower {
 
     async fn end_without_run(&self, handle: &TaskHandle, state: TaskState, reason: &str) {
         let now = self.executor.clock().now();
-        handle
-            .settle(&self.executor.journal().tasks, |record| record.end_without_run(state, reason, now))
-            .await;
+        handle.settle(|record| record.end_without_run(state, reason, now)).await;
     }
 
     /// Resumes the tasks that an earlier process left open: those that still run are followed, and the others are

@@ -386,9 +386,8 @@ impl A2a {
     /// A page of the tasks that a query selects.
     async fn list_tasks(&self, id: &Id, query: TaskQuery, limit: usize, offset: usize) -> Answer {
         // The query asks for one more task than fits the page, to learn whether there is a next page.
-        let result =
-            self.executor.journal().tasks.list(TaskQuery { limit: offset + limit + 1, ..query }).await;
-        let (found, total) = result.map_err(|error| journal_fault(&error))?;
+        let result = self.executor.journal.tasks.list(TaskQuery { limit: offset + limit + 1, ..query }).await;
+        let (found, total) = result.map_err(journal_fault)?;
         let mut rest = found.into_iter().skip(offset);
         let page = rest.by_ref().take(limit).collect::<Vec<_>>();
         let next =

@@ -146,7 +146,7 @@ impl Messages {
         // If the message is answered only when the task settles, the task is written with its run, which saves a
         // transaction.
         if answered == AnswerTime::AtOnce || call.is_none() {
-            handle.persist(&self.executor.journal().tasks).await.map_err(|error| journal_fault(&error))?;
+            handle.persist().await.map_err(journal_fault)?;
         }
         Ok(handle)
     }
@@ -159,7 +159,7 @@ impl Messages {
         push: Option<PushConfig>,
     ) -> Result<Arc<TaskHandle>, Problem> {
         let now = self.executor.clock().now();
-        let pending_write = handle.try_change(&self.executor.journal().tasks, |record| {
+        let pending_write = handle.try_change(|record| {
             check_accepts(record, &message)?;
             if let Some(push) = push {
                 add_webhook(&mut record.webhooks, push)?;

@@ -86,10 +86,8 @@ impl Push {
         handle: &TaskHandle,
         change: impl FnOnce(&mut Vec<PushConfig>) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
-        let pending_write = handle.try_change(&self.executor.journal().tasks, |record| {
-            change(&mut record.webhooks).map(|()| Vec::new())
-        })?;
-        pending_write.await.map_err(|error| Problem::Core(journal_fault(&error)))
+        let pending_write = handle.try_change(|record| change(&mut record.webhooks).map(|()| Vec::new()))?;
+        pending_write.await.map_err(|error| Problem::Core(journal_fault(error)))
     }
 }
 

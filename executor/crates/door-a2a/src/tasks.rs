@@ -86,6 +86,7 @@ pub(super) struct TaskHandle {
     pending: Mutex<Option<PendingChange>>,
     /// The set of open tasks, which the task leaves when it ends.
     open: Arc<OpenTasks>,
+    journal_tasks: Arc<Tasks>,
     webhooks: Option<TaskWebhooks>,
 }
 
@@ -172,11 +173,11 @@ impl TaskHandle {
     }
 
     /// Writes a new task before its call begins. On an error the task is discarded.
-    pub(super) async fn persist(&self, journal_tasks: &Tasks) -> Result<(), JournalError> {
+    pub(super) async fn persist(&self) -> Result<(), JournalError> {
         // Set before the write, because no other caller knows the id of a new task yet.
         self.is_persisted.store(true, Ordering::Release);
         let record = self.record();
-        let stored = journal_tasks.store(record.to_row(self.id), RetryPolicy::FailFast).await;
+        let stored = self.journal_tasks.store(record.to_row(self.id), RetryPolicy::FailFast).await;
         if stored.is_err() {
             self.open.remove(&record.owner, self.id);
         }
@@ -187,7 +188,6 @@ impl TaskHandle {
     /// resolves.
     pub(super) fn try_change<E>(
         &self,
-        journal_tasks: &Tasks,
         change: impl FnOnce(&mut TaskRecord) -> Result<Vec<TaskUpdate>, E>,
     ) -> Result<PendingWrite, E> {
         let mut result = None;
@@ -195,7 +195,7 @@ impl TaskHandle {
             let mut record = TaskRecord::clone(current);
             let outcome = change(&mut record).map(|updates| {
                 self.send_updates(&record, current.state(), record.task.status.timestamp, updates);
-                let stored = journal_tasks.store(record.to_row(self.id), RetryPolicy::Retry);
+                let stored = self.journal_tasks.store(record.to_row(self.id), RetryPolicy::Retry);
                 let is_persisted = Arc::clone(&self.is_persisted);
                 self.set_record(current, record);
                 let pending_write: PendingWrite = Box::pin(async move {
@@ -213,13 +213,8 @@ impl TaskHandle {
     }
 
     /// Changes the record. On return the change is on the disk, or its write has failed for good.
-    pub(super) async fn change(
-        &self,
-        journal_tasks: &Tasks,
-        change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>,
-    ) {
-        let pending_write =
-            self.try_change(journal_tasks, |record| Ok::<_, std::convert::Infallible>(change(record)));
+    pub(super) async fn change(&self, change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>) {
+        let pending_write = self.try_change(|record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(pending_write) = pending_write;
         self.finish_write(pending_write).await;
     }
@@ -251,7 +246,7 @@ impl TaskHandle {
     pub(super) fn persist_in_background(&self, executor: &Executor) {
         if !self.is_persisted() {
             let unchanged = |_: &mut TaskRecord| Ok::<_, std::convert::Infallible>(Vec::new());
-            let Ok(pending_write) = self.try_change(&executor.journal().tasks, unchanged);
+            let Ok(pending_write) = self.try_change(unchanged);
             executor.sessions().spawn(pending_write);
         }
     }
@@ -295,17 +290,13 @@ impl TaskHandle {
 
     /// Writes a change before it is published, so that no client learns of an end that a crash could undo. If the write
     /// fails, the change is published nevertheless, and the journal retries the write.
-    pub(super) async fn settle(
-        &self,
-        journal_tasks: &Tasks,
-        change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>,
-    ) {
-        let stored = journal_tasks.store(self.prepare(&change), RetryPolicy::Retry).await;
+    pub(super) async fn settle(&self, change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>) {
+        let stored = self.journal_tasks.store(self.prepare(&change), RetryPolicy::Retry).await;
         if let Err(error) = &stored {
             self.log_failure(error);
         }
         if !self.publish(stored.is_ok()) {
-            self.change(journal_tasks, change).await;
+            self.change(change).await;
         }
     }
 
@@ -397,8 +388,8 @@ impl TaskStore {
     /// If the journal cannot be read.
     pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<TaskWebhooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
-        let listed = executor.journal().tasks.list_open().await;
-        for (task, owner) in listed.map_err(|error| journal_fault(&error))? {
+        let listed = executor.journal.tasks.list_open().await;
+        for (task, owner) in listed.map_err(journal_fault)? {
             open.entry(owner).or_default().insert(task);
         }
         let open = Arc::new(OpenTasks(Mutex::new(open)));
@@ -442,6 +433,7 @@ impl TaskStore {
             directive: tokio::sync::Mutex::default(),
             pending: Mutex::default(),
             open: Arc::clone(&self.open),
+            journal_tasks: Arc::clone(&self.executor.journal.tasks),
             webhooks: self.webhooks.clone(),
         });
         all.retain(|_, handle| handle.strong_count() > 0);
@@ -494,8 +486,8 @@ impl TaskStore {
         if let Some(handle) = self.get_cached(id) {
             return Ok(Some(handle));
         }
-        let found = self.executor.journal().tasks.find(id, decode_record).await;
-        let stored = found.map_err(|error| journal_fault(&error))?;
+        let found = self.executor.journal.tasks.find(id, decode_record).await;
+        let stored = found.map_err(journal_fault)?;
         let Some(record) = stored.transpose()? else { return Ok(None) };
         Ok(Some(self.insert(&mut self.lock(), id, record, true)))
     }
@@ -529,11 +521,11 @@ pub(super) fn decode_record(stored: &JournalTask) -> Result<TaskRecord, Fault> {
     })
 }
 
-pub(super) fn journal_fault(error: &JournalError) -> Fault {
+pub(super) fn journal_fault(error: JournalError) -> Fault {
     match error {
         JournalError::Backlog | JournalError::NoSpace | JournalError::Share { .. } | JournalError::Busy => {
             Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
         }
-        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
     }
 }

@@ -604,7 +604,7 @@ impl Nexus {
     fn describe_executor(&self, sender: &MessageSender<'_>, action: QueryAction) -> RequestResult {
         let load = || {
             let (running, queued) = self.executor.queries.queue_stats();
-            let journal = self.executor.journal();
+            let journal = &self.executor.journal;
             json!({
                 "running": running,
                 "queued": queued,

@@ -213,7 +213,7 @@ impl HttpServer {
 /// Reports whether calls can run, which they cannot while the journal accepts no writes, or the fleet no claims.
 async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     let executor = state.settings.executor.as_ref();
-    let condition = executor.map(|executor| executor.journal().condition());
+    let condition = executor.map(|executor| executor.journal.condition());
     let fleet = executor.and_then(|executor| executor.node.fleet());
     let has_no_lease = fleet.is_some_and(|fleet| !fleet.may_run());
     let has_lost_claims = fleet.is_some_and(|fleet| fleet.loss().is_some());

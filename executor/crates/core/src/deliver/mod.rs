@@ -31,7 +31,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
     let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let (due, receipt) = match executor.journal().deliveries.next_report().await {
+        let (due, receipt) = match executor.journal.deliveries.next_report().await {
             Ok(next) => next,
             Err(error) => {
                 return tracing::error!(error = %ErrorChain(&error), "the delivery of reports has stopped");
@@ -39,7 +39,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         };
         let executor = Arc::clone(&executor);
         executor.sessions().clone().spawn(async move {
-            let deliveries = &executor.journal().deliveries;
+            let deliveries = &executor.journal.deliveries;
             let span = delivery_span(&receipt);
             // Another node may have delivered it while this one did not run, or could not reach the governor.
             let delivery = match due.is_first_attempt() {
@@ -131,7 +131,7 @@ pub async fn stay_registered(
         loop {
             let (running, queued) = executor.queries.queue_stats();
             let uptime = executor.clock().monotonic().saturating_duration_since(started_at);
-            let Head { number: count, hash } = first_checkpoint.unwrap_or_else(|| executor.journal().head());
+            let Head { number: count, hash } = first_checkpoint.unwrap_or_else(|| executor.journal.head());
             let root = to_hex(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));

@@ -184,7 +184,8 @@ pub struct Executor {
     pub peers: Arc<Peers>,
     /// The tasks of a node of a fleet.
     pub membership: Arc<Membership>,
-    journal: Arc<Journal>,
+    /// The journal of intents and reports.
+    pub journal: Arc<Journal>,
     waits: Arc<Waits>,
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
@@ -349,12 +350,6 @@ impl Executor {
             sessions,
             clock,
         }
-    }
-
-    /// The journal of intents and reports.
-    #[must_use]
-    pub fn journal(&self) -> &Journal {
-        &self.journal
     }
 
     /// The metrics of the executor, including those of the journal.

@@ -31,7 +31,7 @@ impl Follower {
         handle: &TaskHandle,
     ) -> Result<Arc<TaskRecord>, Problem> {
         let now = self.executor.clock().now();
-        let canceled = handle.try_change(&self.executor.journal().tasks, |record| {
+        let canceled = handle.try_change(|record| {
             if record.state() == TaskState::InputRequired && !record.is_prompting() {
                 return Ok(vec![record.set_state(TaskState::Canceled, Vec::new(), now)]);
             }
@@ -57,7 +57,7 @@ impl Follower {
     async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle) {
         let now = self.executor.clock().now();
         handle
-            .change(&self.executor.journal().tasks, |record| {
+            .change(|record| {
                 record.add_decision(&source(caller), false, now, "the task was canceled");
                 Vec::new()
             })
@@ -94,7 +94,7 @@ impl Follower {
         })?;
         let now = self.executor.clock().now();
         handle
-            .change(&self.executor.journal().tasks, |record| {
+            .change(|record| {
                 let summary = if approved { "approved by a person" } else { "denied by a person" };
                 record.add_decision(&source(caller), approved, now, summary);
                 if outcome == DirectiveOutcome::NeedsMoreApprovals {
