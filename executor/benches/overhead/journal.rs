@@ -243,13 +243,13 @@ async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> [Duratio
     let call = decode::execute_params(&params).unwrap().call;
     let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
     let started = Instant::now();
-    assert!(matches!(journal.claim(&call, now, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&call, now, None), Ok(ClaimResult::New)));
     let request =
         StartRequest { call: &call, keep_until: now, proof: None, fallback_receipt: &receipt, task: None };
-    assert!(matches!(journal.start(request, now).await, Ok(StartResult::New)));
+    assert!(matches!(journal.claims.start(request, now).await, Ok(StartResult::New)));
     let start_took = started.elapsed();
     let ended = Instant::now();
-    journal.finish(receipt, None, Reporting::Here, now).await.unwrap();
+    journal.claims.finish(receipt, None, Reporting::Here, now).await.unwrap();
     [start_took, ended.elapsed()]
 }
 

@@ -277,12 +277,13 @@ async fn record(journal: &Journal, number: u64) -> IntentId {
         reason: Some(hostile.text()),
     };
     let receipt = receipt(&call, number, &mut hostile);
-    journal.record_refusal(&IntentSummary::from_call(&call), BlockedBy::VerdictDenied, &hostile.text(), NOW);
-    assert!(matches!(journal.claim(&call, LATER, Some(Arc::new(verdict))).unwrap(), ClaimResult::New));
+    let summary = IntentSummary::from_call(&call);
+    journal.decisions.record_refusal(&summary, BlockedBy::VerdictDenied, &hostile.text(), NOW);
+    assert!(matches!(journal.claims.claim(&call, LATER, Some(Arc::new(verdict))).unwrap(), ClaimResult::New));
     let start =
         StartRequest { call: &call, keep_until: LATER, proof: None, fallback_receipt: &receipt, task: None };
-    assert!(matches!(journal.start(start, NOW).await.unwrap(), StartResult::New));
-    journal.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
+    assert!(matches!(journal.claims.start(start, NOW).await.unwrap(), StartResult::New));
+    journal.claims.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
     call.intent
 }
 
@@ -392,7 +393,7 @@ async fn receipts_of_hostile_text_render_as_text() {
 
     let mut shapes = std::collections::BTreeSet::new();
     for intent in &intents {
-        let record = journal.run_record(*intent).await.unwrap().unwrap();
+        let record = journal.records.run_record(*intent).await.unwrap().unwrap();
         let page = run_page(&record);
         assert_eq!(page, run_page(&twin_record(&record)), "{intent}");
         shapes.insert(page);
@@ -403,7 +404,7 @@ async fn receipts_of_hostile_text_render_as_text() {
     let mut runs = 0;
     let mut hostile = Hostile(7);
     loop {
-        let page = journal.search_runs(RunSearch::default(), |_| true, before, 50).await.unwrap();
+        let page = journal.records.search_runs(RunSearch::default(), |_| true, before, 50).await.unwrap();
         let text = hostile.text();
         let mut harmless = page.clone();
         for run in &mut harmless.items {
@@ -435,7 +436,8 @@ async fn receipts_of_hostile_text_render_as_text() {
     let mut before = None;
     let mut refusals = 0;
     loop {
-        let page = journal.search_refusals(RefusalSearch::default(), |_| true, before, 50).await.unwrap();
+        let page =
+            journal.records.search_refusals(RefusalSearch::default(), |_| true, before, 50).await.unwrap();
         let text = hostile.text();
         let mut harmless = page.clone();
         harmless.items.iter_mut().for_each(|one| one.refusal.message = twin(&one.refusal.message));
@@ -454,7 +456,7 @@ async fn receipts_of_hostile_text_render_as_text() {
     assert_eq!(refusals as u64, receipts);
 
     let span = Some(SeriesSpan::new(NOW - Duration::from_secs(3_600), NOW));
-    let mut usage = journal.usage(None, |_| true, u64::MAX, span).await.unwrap().finish();
+    let mut usage = journal.records.usage(None, |_| true, u64::MAX, span).await.unwrap().finish();
     assert!(usage.total.runs > 0);
     // The texts to copy are ASCII: see `narrower::tests`.
     let part = |_: &str| super::usage::copied("id", "text");

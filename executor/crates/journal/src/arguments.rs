@@ -9,9 +9,8 @@ use super::record::{self, Digest32, JournalRecord, RecordKind, digest};
 use super::recorded_state::parse_body;
 use super::store::Reader;
 use super::tables::CHANGED;
-use super::{Journal, JournalError};
 use a2g_types::call::{Call, StoredArguments, main_argument};
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::IntentId;
 use a2g_types::stored;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -64,35 +63,6 @@ pub(super) enum StoredFor {
 impl Default for ArgumentStorage {
     fn default() -> Self {
         Self::Full { max_bytes: Self::DEFAULT_MAX_BYTES, never: Vec::new() }
-    }
-}
-
-impl Journal {
-    /// The text of a call's arguments, as the journal stores it; `None` if it stores none.
-    #[must_use]
-    pub fn arguments_text(&self, call: &Call) -> Option<String> {
-        self.limits.arguments_text(call)
-    }
-
-    /// Checks that an agent may add more to the journal.
-    ///
-    /// # Errors
-    /// [`JournalError::Share`].
-    pub fn check_share(&self, agent: &AgentDid) -> Result<(), JournalError> {
-        self.limits.check_share(agent)
-    }
-
-    /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one; `None` if
-    /// they are not stored, or were pruned. Callers choose the ids, so an intent of another agent may have the same one.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] if the journal cannot be read.
-    pub fn arguments(
-        &self,
-        intent: IntentId,
-        agent: &AgentDid,
-    ) -> Result<Option<StoredArguments>, JournalError> {
-        self.backend.read(|reader| reader.arguments(intent, agent.as_str(), StoredFor::Call))
     }
 }
 

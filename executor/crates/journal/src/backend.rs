@@ -5,9 +5,10 @@ use super::error::{BrokenError, NoSpaceError, OpenError};
 use super::history::HistoryError;
 use super::readers::{IfFull, Readers};
 use super::recorded_state::RecordedState;
+use super::share::StorageLimits;
 use super::store::Reader;
 use super::writer::{self, JournalEntry};
-use super::{Condition, JournalError, MAX_INLINE_BYTES};
+use super::{Condition, JournalError, JournalLimits, MAX_INLINE_BYTES};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
@@ -22,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 pub(super) struct Backend {
     storage: Storage,
     condition: watch::Receiver<Condition>,
+    limits: StorageLimits,
     /// Stops the background check and the automatic pruning.
     is_closed: Arc<AtomicBool>,
 }
@@ -29,6 +31,7 @@ pub(super) struct Backend {
 /// The storage of the journal.
 enum Storage {
     /// A file with one writer thread. `reader` answers look-ups of single rows, and `readers` long queries.
+    // Dropped in this order: the writer ends once `entries` is dropped, and its connection has to be closed last.
     Disk {
         reader: Mutex<Reader>,
         readers: Readers,
@@ -46,18 +49,21 @@ impl Backend {
         path: &Path,
         entries: mpsc::Sender<JournalEntry>,
         condition_sender: Arc<watch::Sender<Condition>>,
+        limits: StorageLimits,
     ) -> Result<Self, OpenError> {
         let condition = condition_sender.subscribe();
         let reader = Mutex::new(Reader::open(path)?);
         let readers = Readers::open(path)?;
         let storage = Storage::Disk { reader, readers, entries, condition_sender };
-        Ok(Self { storage, condition, is_closed: Arc::default() })
+        Ok(Self { storage, condition, limits, is_closed: Arc::default() })
     }
 
     /// Answers each entry as if it were written. `on_finished` receives every receipt.
     pub(super) fn in_memory(on_finished: impl Fn(i64, &FinishRecord) + Send + Sync + 'static) -> Self {
         let storage = Storage::Memory { count: AtomicI64::new(1), on_finished: Box::new(on_finished) };
-        Self { storage, condition: watch::channel(Condition::Works).1, is_closed: Arc::default() }
+        let condition = watch::channel(Condition::Works).1;
+        let limits = StorageLimits::new(JournalLimits::default());
+        Self { storage, condition, limits, is_closed: Arc::default() }
     }
 
     /// Runs a short query on this thread. Without a file, returns the default.
@@ -150,6 +156,11 @@ impl Backend {
                 writer::answer_in_memory(entry, count.fetch_add(1, Relaxed), on_finished)
             }
         }
+    }
+
+    /// The limits on the entries, which their senders keep.
+    pub(super) fn limits(&self) -> &StorageLimits {
+        &self.limits
     }
 
     /// The condition of the journal, and its changes.

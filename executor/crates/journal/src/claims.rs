@@ -1,5 +1,6 @@
 //! The open intents of this process (a claim is only in memory until its run starts), and the look-up of earlier ones.
 
+use super::backend::Backend;
 use super::batch::{FinishRecord, StartRecord, StartReply};
 use super::outbox::Outbox;
 use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd};
@@ -7,7 +8,7 @@ use super::store::RunId;
 use super::tasks::JournalTask;
 use super::writer::JournalEntry;
 use super::{
-    Condition, IfFull, IntentDenial, Journal, JournalError, MAX_INLINE_BYTES, UnwrittenReceipts, to_micros,
+    Condition, IfFull, IntentDenial, JournalError, MAX_INLINE_BYTES, UnwrittenReceipts, to_micros,
     to_row_text,
 };
 use a2g_types::call::Call;
@@ -15,7 +16,7 @@ use a2g_types::ident::{AgentDid, IntentId, ProofId, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::stored;
 use a2g_types::verdict::Verdict;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -61,7 +62,7 @@ pub enum StageSource {
     Final(Stage),
 }
 
-/// The result of [`Journal::claim`].
+/// The result of [`IntentClaims::claim`].
 #[derive(Debug)]
 pub enum ClaimResult {
     /// The intent is claimed. The caller has to finish or release it.
@@ -70,7 +71,7 @@ pub enum ClaimResult {
     Known(KnownIntent),
 }
 
-/// The result of [`Journal::start`].
+/// The result of [`IntentClaims::start`].
 #[derive(Debug)]
 pub enum StartResult {
     /// The run may begin: its start is on the disk.
@@ -152,7 +153,28 @@ pub enum ReportState {
     Delivered,
 }
 
-impl Journal {
+/// The claims, starts and ends of intents.
+pub struct IntentClaims {
+    backend: Arc<Backend>,
+    open: OpenIntents,
+    outbox: Arc<Outbox>,
+    max_undelivered: usize,
+}
+
+impl IntentClaims {
+    pub(super) fn new(
+        backend: Arc<Backend>,
+        open: OpenIntents,
+        outbox: Arc<Outbox>,
+        max_undelivered: usize,
+    ) -> Self {
+        Self { backend, open, outbox, max_undelivered }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
+        self.open.lock()
+    }
+
     /// Looks up an intent before the governor is asked. If a verdict came with the call, a known intent is kept at
     /// least until `expires_at`, the expiry of that verdict.
     ///
@@ -227,7 +249,7 @@ impl Journal {
             Condition::Full => return Err(JournalError::NoSpace),
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
-        self.limits.check_share(&call.agent)?;
+        self.backend.limits().check_share(&call.agent)?;
         // Each open intent adds a report to the outbox when it finishes.
         if self.outbox.undelivered_count().saturating_add(open_intents.len()) >= self.max_undelivered {
             return Err(JournalError::Backlog);
@@ -253,8 +275,9 @@ impl Journal {
         let call = request.call;
         let keep_until = request.keep_until;
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start = build_start_record(request, verdict.as_deref(), self.limits.arguments_text(call), now)?;
-        self.limits.count_bytes(&call.agent, start.bytes());
+        let start =
+            build_start_record(request, verdict.as_deref(), self.backend.limits().arguments_text(call), now)?;
+        self.backend.limits().count_bytes(&call.agent, start.bytes());
         let pending = self.backend.submit(|reply| JournalEntry::Start(Box::new(start), reply));
         let reply = pending.wait_unless_full().await;
         if let Ok(StartReply::New(run)) = reply {
@@ -304,7 +327,7 @@ impl Journal {
             return Err(JournalError::Broken("an intent finished without a start".into()));
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now), reporting };
-        self.limits.count_bytes(&finish.receipt.agent, finish.bytes());
+        self.backend.limits().count_bytes(&finish.receipt.agent, finish.bytes());
         self.backend.submit(|reply| JournalEntry::Finish(Box::new(finish), reply)).wait().await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended_until {
@@ -435,24 +458,6 @@ impl Journal {
         Ok(Some((agent, self.final_stage(claimed.end, if_full).await?)))
     }
 
-    /// The agent of an intent that has started, without its receipt; `None` for any other.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] if the journal cannot be read.
-    pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, JournalError> {
-        let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
-        AgentDid::parse(&claimed.agent).map(Some).map_err(JournalError::unreadable)
-    }
-
-    /// The governor's verdict for an intent that has started, if the executor asked the governor.
-    ///
-    /// # Errors
-    /// [`JournalError::Broken`] if the journal cannot be read.
-    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
-        let RecordedState::Claimed(claimed) = self.backend.recorded_state(intent)? else { return Ok(None) };
-        parse_verdict(&claimed)
-    }
-
     /// Subscribes to the stage of an intent; `None` if it is not open in this process.
     #[must_use]
     pub fn subscribe(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
@@ -483,7 +488,7 @@ fn build_start_record(
     })
 }
 
-fn parse_verdict(claimed: &ClaimedIntent) -> Result<Option<Verdict>, JournalError> {
+pub(super) fn parse_verdict(claimed: &ClaimedIntent) -> Result<Option<Verdict>, JournalError> {
     let verdict = claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
     verdict.map_err(JournalError::unreadable)
 }

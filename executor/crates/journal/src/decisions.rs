@@ -2,18 +2,23 @@
 //!
 //! A decision is recorded before its answer is sent.
 
+use super::backend::Backend;
 use super::batch::{HoldRecord, HoldResult, RECORD_BYTES, RevocationRecord, StopRecord};
 use super::chain::Hash;
 use super::claims::{IntentSummary, content_hash};
 use super::log::RefusalRecord;
 use super::record::{self, RecordKind};
+use super::stops::StopLift;
 use super::writer::JournalEntry;
-use super::{Journal, JournalError, to_micros};
+use super::{JournalError, to_micros};
 use a2g_types::call::Call;
 use a2g_types::fault::BlockedBy;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::stop::{Stop, StopTarget};
 use a2g_types::verdict::Manifest;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use strum::VariantArray;
 use time::OffsetDateTime;
 
@@ -72,7 +77,7 @@ pub struct ResolvedIntent {
     pub basis: Option<Hash>,
     /// For an approval: the grants that its approvers were shown.
     pub grants: Vec<GrantSummary>,
-    /// For the end of a wait: the [text](Journal::arguments_text) of the call's arguments, if they are stored.
+    /// For the end of a wait: the [text](Decisions::arguments_text) of the call's arguments, if they are stored.
     pub arguments: Option<String>,
 }
 
@@ -96,7 +101,7 @@ impl From<record::DecisionBody> for IntentDenial {
 /// An escalated intent of an earlier process.
 #[derive(Debug, Clone)]
 pub struct HeldIntent {
-    /// The text that was passed to [`Journal::hold`], verbatim.
+    /// The text that was passed to [`Decisions::hold`], verbatim.
     pub text: String,
     /// The approval, if a person has approved the intent. It has not started.
     pub approval: Option<Approval>,
@@ -116,7 +121,34 @@ pub struct Approval {
     pub grants: Vec<GrantSummary>,
 }
 
-impl Journal {
+/// What waits for a decision, and what was decided: held intents, resolutions, stops, revocations and refusals.
+pub struct Decisions {
+    backend: Arc<Backend>,
+    /// The held intents of an earlier process, until [`Decisions::take_held`] returns them.
+    held: Mutex<Vec<HeldIntent>>,
+    /// The stops in force at the start, until [`Decisions::take_stops`] returns them.
+    stops: Mutex<Vec<Stop>>,
+}
+
+impl Decisions {
+    pub(super) fn new(backend: Arc<Backend>, held: Vec<HeldIntent>, stops: Vec<Stop>) -> Self {
+        Self { backend, held: Mutex::new(held), stops: Mutex::new(stops) }
+    }
+
+    /// The text of a call's arguments, as the journal stores it; `None` if it stores none.
+    #[must_use]
+    pub fn arguments_text(&self, call: &Call) -> Option<String> {
+        self.backend.limits().arguments_text(call)
+    }
+
+    /// Checks that an agent may add more to the journal.
+    ///
+    /// # Errors
+    /// [`JournalError::Share`].
+    pub fn check_share(&self, agent: &AgentDid) -> Result<(), JournalError> {
+        self.backend.limits().check_share(agent)
+    }
+
     /// Stores an escalated intent until it starts or is resolved, also across restarts. [`Self::take_held`] returns
     /// `text` after a restart; `until` is the expiry of the verdict. Calls of `hold` and [`Self::resolve`] are written
     /// in their order, independent of when their futures are awaited.
@@ -135,7 +167,7 @@ impl Journal {
             text,
             until: to_micros(until),
         };
-        self.limits.count_bytes(&call.agent, RECORD_BYTES + hold.text.len());
+        self.backend.limits().count_bytes(&call.agent, RECORD_BYTES + hold.text.len());
         // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
         self.backend.submit(|reply| JournalEntry::Hold(Box::new(hold), reply)).wait_unless_full()
     }
@@ -169,6 +201,35 @@ impl Journal {
         self.backend.submit(|reply| JournalEntry::Stop(stops, Some(reply))).wait_unless_full().await
     }
 
+    /// Records a stop, which replaces an earlier one of the same target. The records of `set_stop` and
+    /// [`Self::lift_stop`] are written in the order of the calls, no matter when the futures are awaited.
+    ///
+    /// # Errors
+    /// [`JournalError::NoSpace`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
+    pub fn set_stop(&self, stop: &Stop) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+        // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
+        let pending = self.backend.submit(|reply| JournalEntry::SetStop(Box::new(stop.clone()), Some(reply)));
+        pending.wait_unless_full()
+    }
+
+    /// Records that `by` has lifted a stop. Returns `false` if the target is not stopped.
+    ///
+    /// # Errors
+    /// [`JournalError::NoSpace`]: the stop stays in force, and the record is not retried; [`JournalError::Broken`].
+    pub fn lift_stop(
+        &self,
+        target: &StopTarget,
+        by: &str,
+    ) -> impl Future<Output = Result<bool, JournalError>> + Send + use<> {
+        let lift = StopLift { target: target.clone(), by: by.to_owned() };
+        self.backend.submit(|reply| JournalEntry::LiftStop(Box::new(lift), reply)).wait_unless_full()
+    }
+
+    /// Takes the stops that were in force when the journal was opened: a second call returns none.
+    pub fn take_stops(&self) -> Vec<Stop> {
+        std::mem::take(&mut *self.stops.lock())
+    }
+
     /// Records a revocation, with the number of runs and waiting intents that it ended.
     ///
     /// # Errors
@@ -187,7 +248,7 @@ impl Journal {
 
     /// Takes the escalated intents of the earlier process: a second call returns none.
     pub fn take_held(&self) -> Vec<HeldIntent> {
-        std::mem::take(&mut *self.waiting.lock())
+        std::mem::take(&mut *self.held.lock())
     }
 
     /// Records the refusal of a call. Only the latest refusals are stored. No caller waits for the record; it is

@@ -17,8 +17,8 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    pub(super) fn new(backend: &Arc<Backend>, outbox: Arc<Outbox>) -> Self {
-        Self { backend: Arc::clone(backend), outbox }
+    pub(super) fn new(backend: Arc<Backend>, outbox: Arc<Outbox>) -> Self {
+        Self { backend, outbox }
     }
 
     /// Waits for the next report to deliver, and returns it with its receipt.

@@ -233,7 +233,7 @@ impl History {
         Ok(statement.query_row([intent.as_bytes()], read_refusal).optional()?)
     }
 
-    /// The text of an undecided or approved intent, as passed to [`Journal::hold`](super::Journal::hold).
+    /// The text of an undecided or approved intent, as passed to [`Decisions::hold`](super::Decisions::hold).
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -307,7 +307,7 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The texts of the undecided intents, as passed to [`Journal::hold`](super::Journal::hold).
+    /// The texts of the undecided intents, as passed to [`Decisions::hold`](super::Decisions::hold).
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].

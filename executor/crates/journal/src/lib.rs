@@ -9,6 +9,18 @@
 //! When the journal is opened, an intent that has started and not finished gets the receipt that was stored with its
 //! start: `ABORTED`. It is never started again. Only open intents are held in memory.
 //!
+//! A [`Journal`] is its parts. Each has private fields, and none knows another: they share the way to the file
+//! (`backend`), and claims and deliveries the outbox.
+//!
+//! ```text
+//! claims      claim ─▶ start ─▶ finish, or release; the open intents
+//! decisions   held intents and their resolutions, stops, revocations, refusals
+//! deliveries  the reports, in the order in which they are sent
+//! records     look-ups, searches and figures of what was recorded
+//! tasks       documents of the protocols that have tasks
+//! ```
+//! The journal itself opens and prunes the file, and says how it is.
+//!
 //! The append-only chain of *records* (`record`) is authoritative. The other tables are derived from it and compared
 //! with it (`verify`).
 
@@ -56,17 +68,17 @@ mod writer;
 pub use arguments::ArgumentStorage;
 pub use batch::HoldResult;
 pub use claims::{
-    ClaimResult, IntentSummary, KnownIntent, ReportState, Reporting, Stage, StageSource, StartRequest,
-    StartResult, content_hash,
+    ClaimResult, IntentClaims, IntentSummary, KnownIntent, ReportState, Reporting, Stage, StageSource,
+    StartRequest, StartResult, content_hash,
 };
 pub use copy::{CopyError, JournalCopy, RestoredJournal, back_up, init, restore};
-pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
+pub use decisions::{Approval, Decisions, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
 pub use deliveries::Deliveries;
 pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
 pub use finding::NounCount;
 pub use fleet::remembered_fleet;
-pub use lookup::{IntentRecords, ReceiptPage, ReceiptSummary};
+pub use lookup::{IntentRecords, ReceiptPage, ReceiptSummary, Records};
 pub use needs::{PairNeeds, RunNeeds};
 pub use outbox::DueReport;
 pub use prune::{PruneError, PruneSummary, prune};
@@ -89,17 +101,15 @@ use a2g_types::durability::Durability;
 use a2g_types::error_chain::BoxedError;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::rate_limit::to_whole_units;
-use a2g_types::stop::Stop;
 use a2g_types::stored;
 use backend::{Backend, wait_until_broken};
 use batch::FinishRecord;
 use chain::Head;
-use claims::{OpenIntent, OpenIntents};
+use claims::OpenIntents;
 use error::WriteError;
 use outbox::Outbox;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use share::StorageLimits;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
@@ -296,23 +306,21 @@ impl ChainCheck {
 
 /// The journal of one executor: a file, or only open intents in memory.
 pub struct Journal {
+    /// The claims, starts and ends of intents.
+    pub claims: Arc<IntentClaims>,
+    /// What waits for a decision, and what was decided.
+    pub decisions: Arc<Decisions>,
     /// The delivery of reports.
     pub deliveries: Arc<Deliveries>,
+    /// What the records say.
+    pub records: Arc<Records>,
     /// The stored tasks.
     pub tasks: Arc<Tasks>,
-    open: OpenIntents,
     backend: Arc<Backend>,
-    outbox: Arc<Outbox>,
-    max_undelivered: usize,
     /// `None` for a journal in memory.
     path: Option<PathBuf>,
     durability: Durability,
     head: watch::Receiver<Head>,
-    /// The held intents of an earlier process, until [`Journal::take_held`] returns them.
-    waiting: Mutex<Vec<HeldIntent>>,
-    /// The stops in force at the start, until [`Journal::take_stops`] returns them.
-    stops: Mutex<Vec<Stop>>,
-    limits: Arc<StorageLimits>,
     metrics: JournalMetrics,
     /// `true` once the background check has read the records without a finding, or has ended early. The automatic pruning
     /// may then remove some at any size.
@@ -340,14 +348,14 @@ impl Journal {
         Self::open_with_ends(path, max_undelivered, options, now, |_| Ok(RecoveredState::default()))
     }
 
-    /// Like [`Self::open`]. `recover` returns how each interrupted run ends, and the fleet that was joined.
+    /// Like [`Self::open`]. `recover_with` returns how each interrupted run ends, and the fleet that was joined.
     ///
     /// # Ambient Authority
     /// As [`Self::open`].
     ///
     /// # Errors
-    /// As [`Self::open`], and the errors of `recover`: nothing is then written. If the fleet has to be written, also a full
-    /// disk.
+    /// As [`Self::open`], and the errors of `recover_with`: nothing is then written. If the fleet has to be
+    /// written, also a full disk.
     pub fn open_with_ends(
         path: &Path,
         max_undelivered: usize,
@@ -360,7 +368,7 @@ impl Journal {
         let mut store = Store::open(path, &options)?;
         let check = ChainCheck { last_receipt: store.head().number, at: now, is_whole: false };
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
-        // (`Self::final_stage`).
+        // (`IntentClaims::final_stage`).
         let runs = store.interrupted_runs().map_err(&from_sqlite)?;
         let runs = lost_calls::add(store.connection(), runs).map_err(&open_error)?;
         let recovered = recover_with(&InterruptedJournal { store: &store, runs: &runs });
@@ -385,26 +393,23 @@ impl Journal {
         let (entries, queue) = mpsc::channel();
         let condition_sender = Arc::new(watch::Sender::new(Condition::Works));
         // The store was opened first: it creates, locks and checks the file that the readers open.
-        let backend = Arc::new(Backend::open(path, entries, Arc::clone(&condition_sender))?);
+        let limits = StorageLimits::new(options.limits);
+        let backend = Arc::new(Backend::open(path, entries, Arc::clone(&condition_sender), limits)?);
         let (head_sender, head) = watch::channel(store.head());
         let open = OpenIntents::default();
         let outbox = Arc::new(Outbox::new(undelivered));
-        let limits = Arc::new(StorageLimits::new(options.limits));
         let unwritten = claims::reopen(&open, unwritten);
         let on_finished = claims::on_finished(Arc::clone(&open), Arc::clone(&outbox));
         let journal = Self {
-            deliveries: Arc::new(Deliveries::new(&backend, Arc::clone(&outbox))),
-            tasks: Arc::new(Tasks::new(&backend, &limits)),
-            open,
+            deliveries: Arc::new(Deliveries::new(Arc::clone(&backend), Arc::clone(&outbox))),
+            claims: Arc::new(IntentClaims::new(Arc::clone(&backend), open, outbox, max_undelivered)),
+            decisions: Arc::new(Decisions::new(Arc::clone(&backend), held, stops)),
+            records: Arc::new(Records::new(Arc::clone(&backend))),
+            tasks: Arc::new(Tasks::new(Arc::clone(&backend))),
             backend,
-            outbox,
-            max_undelivered,
             path: Some(path.to_owned()),
             durability: options.durability,
             head,
-            waiting: Mutex::new(held),
-            stops: Mutex::new(stops),
-            limits,
             metrics: JournalMetrics::new(options.durability),
             may_prune: Arc::default(),
             chain_check: Arc::new(Mutex::new(Some(check))),
@@ -438,28 +443,20 @@ impl Journal {
         // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no file.
         let on_finished = claims::on_finished(Arc::clone(&open), Arc::clone(&outbox));
         let backend = Arc::new(Backend::in_memory(on_finished));
-        let limits = Arc::new(StorageLimits::new(JournalLimits::default()));
         Self {
-            deliveries: Arc::new(Deliveries::new(&backend, Arc::clone(&outbox))),
-            tasks: Arc::new(Tasks::new(&backend, &limits)),
-            open,
+            deliveries: Arc::new(Deliveries::new(Arc::clone(&backend), Arc::clone(&outbox))),
+            claims: Arc::new(IntentClaims::new(Arc::clone(&backend), open, outbox, usize::MAX)),
+            decisions: Arc::new(Decisions::new(Arc::clone(&backend), Vec::new(), Vec::new())),
+            records: Arc::new(Records::new(Arc::clone(&backend))),
+            tasks: Arc::new(Tasks::new(Arc::clone(&backend))),
             backend,
-            outbox,
-            max_undelivered: usize::MAX,
             path: None,
             durability: Durability::default(),
             head: watch::channel(Head::START).1,
-            waiting: Mutex::default(),
-            stops: Mutex::default(),
-            limits,
             metrics: JournalMetrics::new(Durability::default()),
             may_prune: Arc::default(),
             chain_check: Arc::default(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
-        self.open.lock()
     }
 
     /// The size of the journal's files, in bytes; 0 for a journal in memory.

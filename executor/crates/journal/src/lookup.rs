@@ -1,17 +1,28 @@
-//! Look-ups by a caller about its own intents: the times and the end of one, its receipt's hash, and a list of
-//! receipts.
+//! What callers read of the records, and the queries of their look-ups: the times and the end of an intent, its
+//! receipt's hash, and a list of receipts.
 
+use super::arguments::StoredFor;
+use super::backend::Backend;
 use super::chain::Hash;
+use super::claims::parse_verdict;
 use super::history::{REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::recorded_state::{RecordedState, receipt_record};
+use super::scan::{MAX_SCAN_TIME, ScanBudget};
 use super::store::{Reader, to_sqlite_int};
-use super::{IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros, to_micros};
+use super::usage::MAX_REFUSAL_TIME;
+use super::{
+    IfFull, IntentDenial, JournalError, NumberedRefusal, Page, RefusalSearch, Resolution, RunRecord,
+    RunSearch, RunSummary, SeriesSpan, UsageSums, from_micros, to_micros,
+};
+use a2g_types::call::StoredArguments;
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::verdict::Verdict;
 use rusqlite::{OptionalExtension as _, params};
+use std::sync::Arc;
 use strum::VariantArray as _;
 use time::OffsetDateTime;
 
-/// The maximum number of records that one page of [`Journal::recent_receipts`] searches.
+/// The maximum number of records that one page of [`Records::recent_receipts`] searches.
 const MAX_SEARCHED: u64 = 50_000;
 /// Number of the latest refusals that are searched for one of an intent.
 const MAX_SEARCHED_REFUSALS: i64 = 10_000;
@@ -53,14 +64,20 @@ pub struct ReceiptPage {
     pub next: Option<u64>,
 }
 
-impl Journal {
+/// What the records say of intents, runs and refused calls.
+pub struct Records(Arc<Backend>);
+
+impl Records {
+    pub(super) fn new(backend: Arc<Backend>) -> Self {
+        Self(backend)
+    }
+
     /// The records of an intent, in short; `None` for an intent without records.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, JournalError> {
-        let Some((agent, created, updated, kind)) = self.backend.read(|reader| reader.intent_span(intent))?
-        else {
+        let Some((agent, created, updated, kind)) = self.0.read(|reader| reader.intent_span(intent))? else {
             return Ok(None);
         };
         let agent = AgentDid::parse(&agent).map_err(JournalError::unreadable)?;
@@ -79,10 +96,8 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<IntentDenial>, JournalError> {
-        self.backend.read(|reader| {
-            let RecordedState::Denied(denied) = reader.recorded_state(intent)? else { return Ok(None) };
-            Ok(Some(denied.body.into()))
-        })
+        let RecordedState::Denied(denied) = self.0.recorded_state(intent)? else { return Ok(None) };
+        Ok(Some(denied.body.into()))
     }
 
     /// The latest refusal of an intent that `is_wanted` selects, among the latest [`MAX_SEARCHED_REFUSALS`], unless the agent has used the id since for a call that
@@ -95,7 +110,7 @@ impl Journal {
         intent: IntentId,
         is_wanted: impl Fn(&RefusalEntry) -> bool + Send + 'static,
     ) -> Result<Option<RefusalEntry>, JournalError> {
-        self.backend.read_long(IfFull::Refuse, move |reader| reader.find_refusal(intent, &is_wanted)).await
+        self.0.read_long(IfFull::Refuse, move |reader| reader.find_refusal(intent, &is_wanted)).await
     }
 
     /// The hash of the record with the receipt of an intent.
@@ -103,7 +118,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn receipt_hash(&self, intent: IntentId) -> Result<Option<Hash>, JournalError> {
-        self.backend.read(|reader| {
+        self.0.read(|reader| {
             // One snapshot for several queries.
             let _snapshot = reader.connection().unchecked_transaction()?;
             let Some(record) = receipt_record(reader.connection(), intent)? else { return Ok(None) };
@@ -124,9 +139,107 @@ impl Journal {
         before: Option<u64>,
         limit: usize,
     ) -> Result<ReceiptPage, JournalError> {
-        self.backend
-            .read_long(IfFull::Refuse, move |reader| reader.recent_receipts(&filter, before, limit))
-            .await
+        self.0.read_long(IfFull::Refuse, move |reader| reader.recent_receipts(&filter, before, limit)).await
+    }
+
+    /// The agent of an intent that has started, without its receipt; `None` for any other.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, JournalError> {
+        let RecordedState::Claimed(claimed) = self.0.recorded_state(intent)? else { return Ok(None) };
+        AgentDid::parse(&claimed.agent).map(Some).map_err(JournalError::unreadable)
+    }
+
+    /// The governor's verdict for an intent that has started, if the executor asked the governor.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
+        let RecordedState::Claimed(claimed) = self.0.recorded_state(intent)? else { return Ok(None) };
+        parse_verdict(&claimed)
+    }
+
+    /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one; `None` if
+    /// they are not stored, or were pruned. Callers choose the ids, so an intent of another agent may have the same one.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn arguments(
+        &self,
+        intent: IntentId,
+        agent: &AgentDid,
+    ) -> Result<Option<StoredArguments>, JournalError> {
+        self.0.read(|reader| reader.arguments(intent, agent.as_str(), StoredFor::Call))
+    }
+
+    /// Everything that the records say about an intent; `None` for an intent without records. If several agents have
+    /// used its id, only what is about the latest of them.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal, the receipt or the verdict cannot be read.
+    pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, JournalError> {
+        self.0.query_history(move |reader| reader.run_record(intent)).await
+    }
+
+    /// The latest runs that `search` selects, of the agents that `may_see` selects, before the record `before`. A page
+    /// has at most `limit` runs; a `limit` of 0 counts as 1. A page that is not complete has searched for about 60 ms;
+    /// the caller continues from [`Page::next`].
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
+    pub async fn search_runs(
+        &self,
+        search: RunSearch,
+        may_see: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<RunSummary>, JournalError> {
+        let query = move |reader: &Reader| {
+            let mut budget = ScanBudget::start(MAX_SCAN_TIME);
+            reader.search_runs(&search, &may_see, before, limit, &mut budget)
+        };
+        self.0.query_history(query).await
+    }
+
+    /// The latest refused calls that `search` selects, of the agents that `may_see` selects, before the refusal
+    /// `before`. Pages are as in [`Self::search_runs`]. Only the latest refusals are stored.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn search_refusals(
+        &self,
+        search: RefusalSearch,
+        may_see: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<NumberedRefusal>, JournalError> {
+        let query = move |reader: &Reader| {
+            let mut budget = ScanBudget::start(MAX_SCAN_TIME);
+            reader.search_refusals(&search, &may_see, before, limit, &mut budget)
+        };
+        self.0.query_history(query).await
+    }
+
+    /// The use of the executor by the agents that `filter` selects, since `since` or since the first receipt, from the
+    /// latest `max_rows` receipts at most, with a series of the runs if there is a `span`. Within about 60 ms, it counts
+    /// refusals and parses as many of the latest receipts as it can.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
+    pub async fn usage(
+        &self,
+        since: Option<OffsetDateTime>,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        max_rows: u64,
+        span: Option<SeriesSpan>,
+    ) -> Result<UsageSums, JournalError> {
+        let query = move |reader: &Reader| {
+            let mut refusals = ScanBudget::start(MAX_REFUSAL_TIME);
+            let mut receipts = ScanBudget::start(MAX_SCAN_TIME);
+            reader.usage(UsageSums::new(span), since, &filter, max_rows, &mut refusals, &mut receipts)
+        };
+        self.0.query_history(query).await
     }
 }
 

@@ -8,7 +8,6 @@ use super::log::Extent;
 use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{parse_body, receipt_record};
 use super::store::{Reader, from_sqlite_int};
-use super::{Journal, JournalError};
 use a2g_types::call::StoredArguments;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::IntentId;
@@ -145,19 +144,8 @@ impl EventRow {
     }
 }
 
-impl Journal {
-    /// Everything that the records say about an intent; `None` for an intent without records. If several agents have
-    /// used its id, only what is about the latest of them.
-    ///
-    /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal, the receipt or the verdict cannot be read.
-    pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, JournalError> {
-        self.backend.query_history(move |reader| reader.run_record(intent)).await
-    }
-}
-
 impl Reader {
-    fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, HistoryError> {
+    pub(super) fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, HistoryError> {
         // One snapshot for several queries.
         let _snapshot = self.connection().unchecked_transaction()?;
         let receipt_record = receipt_record(self.connection(), intent)?;

@@ -5,9 +5,9 @@
 
 use super::arguments::StoredFor;
 use super::history::{Filter, HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
-use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
+use super::scan::{Scan, ScanBudget, ScannedChain};
 use super::store::{Reader, from_sqlite_int};
-use super::{Journal, JournalError, from_micros, to_micros};
+use super::{from_micros, to_micros};
 use a2g_types::call::{Door, ParentRun};
 use a2g_types::failure_message::describe;
 use a2g_types::fault::BlockedBy;
@@ -125,49 +125,6 @@ pub struct NumberedRefusal {
     pub refusal: RefusalEntry,
     /// The argument by which people recognise the call, if it waited and its arguments are stored.
     pub main_argument: Option<String>,
-}
-
-impl Journal {
-    /// The latest runs that `search` selects, of the agents that `may_see` selects, before the record `before`. A page
-    /// has at most `limit` runs; a `limit` of 0 counts as 1. A page that is not complete has searched for about 60 ms;
-    /// the caller continues from [`Page::next`].
-    ///
-    /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
-    pub async fn search_runs(
-        &self,
-        search: RunSearch,
-        may_see: impl Fn(&str) -> bool + Send + 'static,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<RunSummary>, JournalError> {
-        self.backend
-            .query_history(move |reader| {
-                let mut budget = ScanBudget::start(MAX_SCAN_TIME);
-                reader.search_runs(&search, &may_see, before, limit, &mut budget)
-            })
-            .await
-    }
-
-    /// The latest refused calls that `search` selects, of the agents that `may_see` selects, before the refusal
-    /// `before`. Pages are as in [`Self::search_runs`]. Only the latest refusals are stored.
-    ///
-    /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn search_refusals(
-        &self,
-        search: RefusalSearch,
-        may_see: impl Fn(&str) -> bool + Send + 'static,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<NumberedRefusal>, JournalError> {
-        self.backend
-            .query_history(move |reader| {
-                let mut budget = ScanBudget::start(MAX_SCAN_TIME);
-                reader.search_refusals(&search, &may_see, before, limit, &mut budget)
-            })
-            .await
-    }
 }
 
 /// The maximum length of a body that is read with its row, in bytes. A longer one is read only once its row is known to

@@ -14,8 +14,7 @@ use super::log::NewRecord;
 use super::record::{RecordKind, StopLiftedBody, StopSetBody, column_error};
 use super::recorded_state::parse_body;
 use super::verify::Verifier;
-use super::writer::JournalEntry;
-use super::{Journal, JournalError, from_micros, to_micros};
+use super::{from_micros, to_micros};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use rusqlite::{Connection, OptionalExtension as _};
@@ -33,38 +32,6 @@ CREATE TABLE stops(              -- what operators have stopped
 pub(super) struct StopLift {
     pub(super) target: StopTarget,
     pub(super) by: String,
-}
-
-impl Journal {
-    /// Records a stop, which replaces an earlier one of the same target. The records of `set_stop` and
-    /// [`Self::lift_stop`] are written in the order of the calls, no matter when the futures are awaited.
-    ///
-    /// # Errors
-    /// [`JournalError::NoSpace`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
-    pub fn set_stop(&self, stop: &Stop) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
-        let pending = self.backend.submit(|reply| JournalEntry::SetStop(Box::new(stop.clone()), Some(reply)));
-        pending.wait_unless_full()
-    }
-
-    /// Records that `by` has lifted a stop. Returns `false` if the target is not stopped.
-    ///
-    /// # Errors
-    /// [`JournalError::NoSpace`]: the stop stays in force, and the record is not retried; [`JournalError::Broken`].
-    pub fn lift_stop(
-        &self,
-        target: &StopTarget,
-        by: &str,
-    ) -> impl Future<Output = Result<bool, JournalError>> + Send + use<> {
-        let lift = StopLift { target: target.clone(), by: by.to_owned() };
-        let pending = self.backend.submit(|reply| JournalEntry::LiftStop(Box::new(lift), reply));
-        pending.wait_unless_full()
-    }
-
-    /// Takes the stops that were in force when the journal was opened: a second call returns none.
-    pub fn take_stops(&self) -> Vec<Stop> {
-        std::mem::take(&mut *self.stops.lock())
-    }
 }
 
 impl Batch<'_> {

@@ -8,7 +8,6 @@ use super::batch::{Batch, RECORD_BYTES};
 use super::chain::Hash;
 use super::error::WriteError;
 use super::record::RecordKind;
-use super::share::StorageLimits;
 use super::store::{Reader, from_sqlite_int};
 use super::writer::JournalEntry;
 use super::{IfFull, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
@@ -176,14 +175,11 @@ impl JournalTask {
 }
 
 /// The stored tasks.
-pub struct Tasks {
-    backend: Arc<Backend>,
-    limits: Arc<StorageLimits>,
-}
+pub struct Tasks(Arc<Backend>);
 
 impl Tasks {
-    pub(super) fn new(backend: &Arc<Backend>, limits: &Arc<StorageLimits>) -> Self {
-        Self { backend: Arc::clone(backend), limits: Arc::clone(limits) }
+    pub(super) fn new(backend: Arc<Backend>) -> Self {
+        Self(backend)
     }
 
     /// Stores the current state of a task. Tasks are written in the order of these calls, independent of when their
@@ -200,11 +196,11 @@ impl Tasks {
         // Only a new task is refused: the state of one that runs has to be stored.
         let share = match retry_policy {
             RetryPolicy::Retry => Ok(()),
-            RetryPolicy::FailFast => self.limits.check_share(&task.owner),
+            RetryPolicy::FailFast => self.0.limits().check_share(&task.owner),
         };
         let pending = share.map(|()| {
-            self.limits.count_bytes(&task.owner, RECORD_BYTES + task.document.len());
-            self.backend.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
+            self.0.limits().count_bytes(&task.owner, RECORD_BYTES + task.document.len());
+            self.0.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)))
         });
         async { pending?.wait_unless_full().await }
     }
@@ -218,11 +214,11 @@ impl Tasks {
         task: IntentId,
         convert: impl FnOnce(&JournalTask) -> T + Send + 'static,
     ) -> Result<Option<T>, JournalError> {
-        let Some(bytes) = self.backend.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
+        let Some(bytes) = self.0.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
         // Converted by the thread that reads the document, so that a long one does not block the runtime's workers.
         let query = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(convert));
         let is_long = bytes > MAX_INLINE_BYTES as u64;
-        if is_long { self.backend.read_long(IfFull::Refuse, query).await } else { self.backend.read(query) }
+        if is_long { self.0.read_long(IfFull::Refuse, query).await } else { self.0.read(query) }
     }
 
     /// A page of tasks, newest first, and the total number of tasks of that owner and conversation.
@@ -230,7 +226,7 @@ impl Tasks {
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn list(&self, query: TaskQuery) -> Result<(Vec<TaskSummary>, u64), JournalError> {
-        self.backend.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
+        self.0.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
     /// The ids and owners of the tasks that have not ended, without their documents, which may be long.
@@ -238,7 +234,7 @@ impl Tasks {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub async fn list_open(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
-        self.backend.read_long(IfFull::Wait, Reader::open_tasks).await
+        self.0.read_long(IfFull::Wait, Reader::open_tasks).await
     }
 }
 

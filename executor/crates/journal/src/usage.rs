@@ -5,12 +5,12 @@
 
 use super::history::{HistoryError, REFUSAL_COLUMNS, RefusalEntry, read_refusal};
 use super::needs::PairNeeds;
-use super::scan::{MAX_SCAN_TIME, Scan, ScanBudget, ScannedChain};
+use super::scan::{Scan, ScanBudget, ScannedChain};
 use super::search::{FoundRun, run_columns};
-use super::series::{SeriesSpan, UsageSeries};
+use super::series::UsageSeries;
 use super::store::Reader;
+use super::to_micros;
 use super::usage_sums::UsageSums;
-use super::{Journal, JournalError, to_micros};
 use a2g_types::limit::{Limit, LimitRow, NetworkBudgets, budget_rows};
 use a2g_types::outcome::{CallUsage, NetworkUsage, Outcome, RunMetrics, Usage};
 use rusqlite::params;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// The maximum time for the refusals, which is part of [`MAX_SCAN_TIME`]. It is a quarter of that, because receipts
-/// take longer to read: they are parsed.
-const MAX_REFUSAL_TIME: Duration = Duration::from_millis(15);
+/// The maximum time for the refusals, which is part of [`MAX_SCAN_TIME`](super::scan::MAX_SCAN_TIME). It is a quarter
+/// of that, because receipts take longer to read: they are parsed.
+pub(super) const MAX_REFUSAL_TIME: Duration = Duration::from_millis(15);
 
 /// The use of the executor since a time.
 #[derive(Debug, Clone)]
@@ -283,37 +283,6 @@ fn cpu_percent_rounded_up(metrics: &RunMetrics) -> Option<u64> {
     let wall = metrics.wall.as_nanos();
     let percent = (metrics.cpu.as_nanos() * 100).checked_next_multiple_of(wall.max(1))?.checked_div(wall)?;
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
-}
-
-impl Journal {
-    /// The use of the executor by the agents that `filter` selects, since `since` or since the first receipt, from the
-    /// latest `max_rows` receipts at most, with a series of the runs if there is a `span`. Within about 60 ms, it counts
-    /// refusals and parses as many of the latest receipts as it can.
-    ///
-    /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.
-    pub async fn usage(
-        &self,
-        since: Option<OffsetDateTime>,
-        filter: impl Fn(&str) -> bool + Send + 'static,
-        max_rows: u64,
-        span: Option<SeriesSpan>,
-    ) -> Result<UsageSums, JournalError> {
-        self.backend
-            .query_history(move |reader| {
-                let mut refusal_budget = ScanBudget::start(MAX_REFUSAL_TIME);
-                let mut receipt_budget = ScanBudget::start(MAX_SCAN_TIME);
-                reader.usage(
-                    UsageSums::new(span),
-                    since,
-                    &filter,
-                    max_rows,
-                    &mut refusal_budget,
-                    &mut receipt_budget,
-                )
-            })
-            .await
-    }
 }
 
 impl Reader {

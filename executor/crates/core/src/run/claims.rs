@@ -13,7 +13,7 @@ use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
 use a2g_capability::{Grant, Permit, RootsError, Tree};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::ClaimError;
-use a2g_journal::{ClaimResult, Journal, KnownIntent, Stage, StageSource, StartRequest, StartResult};
+use a2g_journal::{ClaimResult, IntentClaims, KnownIntent, Stage, StageSource, StartRequest, StartResult};
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -71,7 +71,7 @@ pub(super) struct ClaimedRun {
 pub(super) struct Claims {
     settings: Arc<ExecutorSettings>,
     policies: Arc<Policies>,
-    journal: Arc<Journal>,
+    journal_claims: Arc<IntentClaims>,
     node: Arc<Node>,
     passing: Arc<Passing>,
     slots: Arc<Slots>,
@@ -85,7 +85,7 @@ impl Claims {
         Self {
             settings: Arc::clone(&parts.settings),
             policies: Arc::clone(&parts.policies),
-            journal: Arc::clone(&parts.journal),
+            journal_claims: Arc::clone(&parts.journal.claims),
             node: Arc::clone(&parts.node),
             passing: Arc::clone(&parts.passing),
             slots: Arc::clone(&parts.slots),
@@ -157,8 +157,7 @@ impl Claims {
             Some(_) => self.slots.reserve_nested(&call.agent),
             None => self.reserve_place(&call.agent).await?,
         };
-        let result = self.journal.claim(call, admitted.keep_until(), verdict);
-        match result.map_err(|error| journal_fault(&error))? {
+        match self.journal_claims.claim(call, admitted.keep_until(), verdict).map_err(journal_fault)? {
             ClaimResult::New => {}
             ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
         }
@@ -222,7 +221,7 @@ impl Claims {
         call: &Call,
         expires_at: Option<OffsetDateTime>,
     ) -> Result<Option<KnownIntent>, Fault> {
-        self.journal.find(call, expires_at).await.map_err(|error| journal_fault(&error))
+        self.journal_claims.find(call, expires_at).await.map_err(journal_fault)
     }
 
     /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
@@ -297,18 +296,18 @@ impl Claims {
                 return refused;
             }
         };
-        let refused = match self.journal.start(request, self.clock.now()).await {
+        let refused = match self.journal_claims.start(request, self.clock.now()).await {
             Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
             Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
             Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
-            Err(error) => Err(journal_fault(&error)),
+            Err(error) => Err(journal_fault(error)),
         };
         claim.release().await;
         refused
     }
 
     pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal.release(intent).await.map_err(|error| journal_fault(&error))
+        self.journal_claims.release(intent).await.map_err(journal_fault)
     }
 }
 

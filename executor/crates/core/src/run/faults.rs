@@ -88,13 +88,13 @@ pub(super) fn busy_fault(message: &str) -> Fault {
 }
 
 /// The fault for an error of the journal.
-pub(super) fn journal_fault(error: &JournalError) -> Fault {
+pub(super) fn journal_fault(error: JournalError) -> Fault {
     match error {
         JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => busy_fault(&error.to_string()),
         JournalError::Share { .. } => {
             Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
         }
-        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
     }
 }
 

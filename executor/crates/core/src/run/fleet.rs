@@ -525,7 +525,7 @@ impl Membership {
     async fn sweep_fleet(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
             tokio::time::sleep(fleet.lease_times().sweep()).await;
-            let local = |intent| match self.journal.report_state(intent) {
+            let local = |intent| match self.journal.claims.report_state(intent) {
                 Ok(ReportState::Unknown) => LocalReport::Unknown,
                 Ok(ReportState::Delivered) => LocalReport::Delivered,
                 // Left alone if the journal cannot be read.
@@ -568,7 +568,7 @@ impl Membership {
         let receipt = Arc::new(stored::read_receipt(end.receipt.as_bytes())?);
         let Digest(content) = Digest::parse(&end.content)?;
         let verdict = end.verdict.map(|verdict| verdict.get().to_owned());
-        Ok(self.journal.record_end(content, verdict, receipt, self.clock.now()).await?)
+        Ok(self.journal.claims.record_end(content, verdict, receipt, self.clock.now()).await?)
     }
 
     async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {

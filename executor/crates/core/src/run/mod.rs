@@ -248,7 +248,7 @@ impl Executor {
     #[must_use]
     pub fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
-        let intents = Arc::new(waits::restore_intents(&journal, clock.now()));
+        let intents = Arc::new(waits::restore_intents(&journal.decisions, clock.now()));
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);
         let sessions = SessionTasks::default();
@@ -258,11 +258,11 @@ impl Executor {
         let answers = Arc::new(Answers::new(clock.monotonic()));
         let catalogue = Arc::new(Catalogue::new(loaded, Arc::clone(&policies), Arc::clone(&clock)));
         let refusals =
-            Arc::new(Refusals::new(Arc::clone(&journal), Arc::clone(&metrics), Arc::clone(&clock)));
+            Arc::new(Refusals::new(Arc::clone(&journal.decisions), Arc::clone(&metrics), Arc::clone(&clock)));
         let due_denials = Arc::new(DueDenials::new(Arc::clone(&node), Arc::clone(&passing)));
         let taken_over = Arc::<TakenOverCalls>::default();
         let waits = Arc::new(Waits::new(
-            Arc::clone(&journal),
+            &journal,
             Arc::clone(&intents),
             Arc::clone(&refusals),
             Arc::clone(&node),

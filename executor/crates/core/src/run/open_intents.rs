@@ -12,7 +12,7 @@ use a2g_intent::{
     Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunId, RunPlace, StartError, Wait,
     WaitId, WakeCondition,
 };
-use a2g_journal::{Approval, HeldIntent, Journal};
+use a2g_journal::{Approval, Decisions, HeldIntent};
 use a2g_sandbox::Abort;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
@@ -69,15 +69,15 @@ pub(super) struct OpenIntents {
 impl OpenIntents {
     /// Restores the intents and the stops of an earlier process. Returns the calls that wait no longer: those with an
     /// expired verdict, and nested ones, whose parents have ended with that process.
-    pub(super) fn restore(journal: &Journal, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
+    pub(super) fn restore(decisions: &Decisions, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
         let (_, first_wait) = Uuid::new_v4().as_u64_pair();
         let mut intents = Intents::new(MAX_WAITING, MAX_WAITING_PER_AGENT, first_wait);
-        for stop in journal.take_stops() {
+        for stop in decisions.take_stops() {
             tracing::warn!(stopped = %stop.target, by = stop.by, since = %stop.since, "stopped by an operator");
             intents.stops.restore(stop);
         }
         let mut ended = Vec::new();
-        for HeldIntent { text, approval } in journal.take_held() {
+        for HeldIntent { text, approval } in decisions.take_held() {
             match Escalated::from_journal(&text) {
                 Ok(escalated) if !escalated.is_pending(now) || escalated.call().parent.is_some() => {
                     ended.push(escalated);

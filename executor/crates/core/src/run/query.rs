@@ -106,8 +106,7 @@ impl Queries {
     /// If the journal cannot be read.
     pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.queue_stats();
-        let oldest = self.journal.deliveries.oldest_undelivered_at().await;
-        let oldest = oldest.map_err(|error| journal_fault(&error))?;
+        let oldest = self.journal.deliveries.oldest_undelivered_at().await.map_err(journal_fault)?;
         let now = self.clock.now();
         let oldest_age = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted after the query: the oldest report may have been delivered in between.
@@ -144,7 +143,7 @@ impl Queries {
     /// # Errors
     /// If the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
-        self.journal.verdict(intent).map_err(|error| journal_fault(&error))
+        self.journal.records.verdict(intent).map_err(journal_fault)
     }
 
     /// The calls that a run has made so far; empty for a run that has ended or makes none.
@@ -190,7 +189,7 @@ impl Queries {
     /// # Errors
     /// The journal cannot be read.
     pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, Fault> {
-        self.journal.intent_records(intent).map_err(|error| journal_fault(&error))
+        self.journal.records.intent_records(intent).map_err(journal_fault)
     }
 
     /// The arguments of an agent's intent that waits, runs, has run or was not approved; `None` if they are not stored.
@@ -204,7 +203,7 @@ impl Queries {
         if let Some((Call { arguments, .. }, _)) = waiting {
             return Ok(Some(StoredArguments::Kept { arguments, left_out: Vec::new() }));
         }
-        self.journal.arguments(intent, agent).map_err(|error| journal_fault(&error))
+        self.journal.records.arguments(intent, agent).map_err(journal_fault)
     }
 
     /// The agent and the fault of an intent that a person denied here or at another node; `None` for any other intent.
@@ -240,8 +239,8 @@ impl Queries {
         };
         // A refusal is written shortly after its answer, and on a full disk not before there is room.
         let _is_written = tokio::time::timeout(MAX_WRITE_WAIT, self.journal.flush()).await;
-        let denial = self.journal.find_refusal(intent, is_denial).await;
-        Ok(denial.map_err(|error| journal_fault(&error))?.map(|refusal| refusal.message))
+        let denial = self.journal.records.find_refusal(intent, is_denial).await;
+        Ok(denial.map_err(journal_fault)?.map(|refusal| refusal.message))
     }
 
     /// The fault of a call with an intent that a person denied; `None` for any other intent.
@@ -249,7 +248,7 @@ impl Queries {
     /// # Errors
     /// The journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<Fault>, Fault> {
-        let denial = self.journal.denial(intent).map_err(|error| journal_fault(&error))?;
+        let denial = self.journal.records.denial(intent).map_err(journal_fault)?;
         Ok(denial.map(|denial| denial_fault(intent, &denial)))
     }
 
@@ -277,11 +276,11 @@ impl Queries {
     #[must_use]
     pub fn receipt_hash(&self, intent: IntentId) -> Option<String> {
         // A damaged file stops the server; see `Journal::wait_until_broken`.
-        let hash = self.journal.receipt_hash(intent).ok().flatten()?;
+        let hash = self.journal.records.receipt_hash(intent).ok().flatten()?;
         Some(a2g_journal::chain::to_hex(&hash))
     }
 
-    /// The latest receipts of the agents that `filter` selects: see [`a2g_journal::Journal::recent_receipts`].
+    /// The latest receipts of the agents that `filter` selects: see [`a2g_journal::Records::recent_receipts`].
     ///
     /// # Errors
     /// The journal is busy or cannot be read.
@@ -291,12 +290,11 @@ impl Queries {
         before: Option<u64>,
         limit: usize,
     ) -> Result<ReceiptPage, Fault> {
-        let page = self.journal.recent_receipts(filter, before, limit).await;
-        page.map_err(|error| journal_fault(&error))
+        self.journal.records.recent_receipts(filter, before, limit).await.map_err(journal_fault)
     }
 
     /// The latest runs that `search` selects, of the agents that `may_see` selects: see
-    /// [`a2g_journal::Journal::search_runs`].
+    /// [`a2g_journal::Records::search_runs`].
     ///
     /// # Errors
     /// The journal is busy or cannot be read.
@@ -307,12 +305,11 @@ impl Queries {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<RunSummary>, Fault> {
-        let page = self.journal.search_runs(search, may_see, before, limit).await;
-        page.map_err(|error| journal_fault(&error))
+        self.journal.records.search_runs(search, may_see, before, limit).await.map_err(journal_fault)
     }
 
     /// The latest refused calls that `search` selects, of the agents that `may_see` selects: see
-    /// [`a2g_journal::Journal::search_refusals`].
+    /// [`a2g_journal::Records::search_refusals`].
     ///
     /// # Errors
     /// The journal is busy or cannot be read.
@@ -323,8 +320,7 @@ impl Queries {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<NumberedRefusal>, Fault> {
-        let page = self.journal.search_refusals(search, may_see, before, limit).await;
-        page.map_err(|error| journal_fault(&error))
+        self.journal.records.search_refusals(search, may_see, before, limit).await.map_err(journal_fault)
     }
 
     /// Everything that the records say about an intent; `None` for an intent without records. The code that calls
@@ -333,11 +329,11 @@ impl Queries {
     /// # Errors
     /// The journal is busy or cannot be read.
     pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, Fault> {
-        self.journal.run_record(intent).await.map_err(|error| journal_fault(&error))
+        self.journal.records.run_record(intent).await.map_err(journal_fault)
     }
 
     /// The use of the executor by the agents that `filter` selects, from the latest `max_rows` receipts at most, with a
-    /// series if there is a `span`: see [`a2g_journal::Journal::usage`].
+    /// series if there is a `span`: see [`a2g_journal::Records::usage`].
     ///
     /// # Errors
     /// The journal is busy or cannot be read.
@@ -348,8 +344,7 @@ impl Queries {
         max_rows: u64,
         span: Option<SeriesSpan>,
     ) -> Result<UsageSums, Fault> {
-        let usage = self.journal.usage(since, filter, max_rows, span).await;
-        usage.map_err(|error| journal_fault(&error))
+        self.journal.records.usage(since, filter, max_rows, span).await.map_err(journal_fault)
     }
 
     /// The agent of an intent that has started at this executor, without its receipt; `None` for any other intent.
@@ -357,7 +352,7 @@ impl Queries {
     /// # Errors
     /// If the journal cannot be read.
     pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
-        self.journal.agent_of_start(intent).map_err(|error| journal_fault(&error))
+        self.journal.records.agent_of_start(intent).map_err(journal_fault)
     }
 
     /// The agent and the state of an intent that waits, has run or runs at this executor; `None` for any other intent.
@@ -375,9 +370,8 @@ impl Queries {
             return Ok(Some((agent, IntentState::Queued)));
         }
         check_memory()?;
-        let stage = self.journal.stage(intent, IfFull::Refuse).await;
-        let stage = stage.map_err(|error| journal_fault(&error))?;
-        let stage = stage.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
+        let recorded = self.journal.claims.stage(intent, IfFull::Refuse).await.map_err(journal_fault)?;
+        let stage = recorded.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
         let pending = |held: &Escalated, _: &[_]| held.is_pending(now).then(|| agent_of(held));
         let waits = || Some((self.intents.inspect(intent, pending)??, IntentState::Escalated));
@@ -435,7 +429,7 @@ impl Queries {
     #[must_use]
     pub fn intent_signal(&self, intent: IntentId) -> IntentSignal {
         let waits = self.intents.changes();
-        let stage = self.journal.subscribe(intent);
+        let stage = self.journal.claims.subscribe(intent);
         IntentSignal { intent, waits, stage }
     }
 
@@ -471,7 +465,7 @@ impl Queries {
         let mut changes = self.intents.changes();
         loop {
             changes.mark_unchanged();
-            if let Some(mut stage) = self.journal.subscribe(intent) {
+            if let Some(mut stage) = self.journal.claims.subscribe(intent) {
                 let has_finished =
                     |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
                 if let Ok(Stage::Finished(receipt)) =
@@ -486,8 +480,7 @@ impl Queries {
                 self.waits.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;
             }
-            let stage = self.journal.stage(intent, IfFull::Wait).await;
-            match stage.map_err(|error| journal_fault(&error))? {
+            match self.journal.claims.stage(intent, IfFull::Wait).await.map_err(journal_fault)? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),

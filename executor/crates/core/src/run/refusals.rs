@@ -2,7 +2,7 @@
 
 use super::refusal_log::RefusalLog;
 use super::trace;
-use a2g_journal::{IntentSummary, Journal};
+use a2g_journal::{Decisions, IntentSummary};
 use a2g_metrics::Metrics;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
@@ -12,15 +12,15 @@ use time::OffsetDateTime;
 
 /// The record of refusals.
 pub struct Refusals {
-    journal: Arc<Journal>,
+    decisions: Arc<Decisions>,
     metrics: Arc<Metrics>,
     refusal_log: RefusalLog,
     clock: Arc<dyn Clock>,
 }
 
 impl Refusals {
-    pub(super) fn new(journal: Arc<Journal>, metrics: Arc<Metrics>, clock: Arc<dyn Clock>) -> Self {
-        Self { journal, metrics, refusal_log: RefusalLog::default(), clock }
+    pub(super) fn new(decisions: Arc<Decisions>, metrics: Arc<Metrics>, clock: Arc<dyn Clock>) -> Self {
+        Self { decisions, metrics, refusal_log: RefusalLog::default(), clock }
     }
 
     /// Records the refusal of a call, or of another request if `call` is `None`. Returns the fault.
@@ -59,7 +59,7 @@ impl Refusals {
         self.metrics.count_refusal(*blocked_by);
         // An intent that waits for a person is not recorded, because it may still run.
         if let Some(summary) = summary.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
-            self.journal.record_refusal(summary, *blocked_by, message, now);
+            self.decisions.record_refusal(summary, *blocked_by, message, now);
         }
         self.refusal_log.record(summary, &fault, self.clock.monotonic());
         fault

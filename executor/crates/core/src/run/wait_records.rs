@@ -3,7 +3,7 @@
 use super::engine::stored_calls::DENIED_BY;
 use a2g_govern::{Escalated, denial_by};
 use a2g_journal::{
-    IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent, content_hash,
+    Decisions, IntentDenial, IntentSummary, JournalError, Resolution, ResolvedIntent, content_hash,
 };
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
@@ -30,19 +30,19 @@ impl EndOfWait<'static> {
 
 /// A person's decision on an intent, bound to the intent's content.
 pub(super) fn new_decision(
-    journal: &Journal,
+    decisions: &Decisions,
     escalated: &Escalated,
     resolution: Resolution,
     by: &str,
     now: OffsetDateTime,
 ) -> ResolvedIntent {
     let content = Some(content_hash(escalated.call()));
-    ResolvedIntent { content, ..new_resolution(journal, escalated, resolution, by, now) }
+    ResolvedIntent { content, ..new_resolution(decisions, escalated, resolution, by, now) }
 }
 
 /// The end of a wait. It names its author, or the reason if nobody decided.
 pub(super) fn new_resolution(
-    journal: &Journal,
+    decisions: &Decisions,
     escalated: &Escalated,
     resolution: Resolution,
     author_or_reason: &str,
@@ -66,13 +66,13 @@ pub(super) fn new_resolution(
         reason: None,
         basis: None,
         grants: Vec::new(),
-        arguments: if ends_unrun { journal.arguments_text(escalated.call()) } else { None },
+        arguments: if ends_unrun { decisions.arguments_text(escalated.call()) } else { None },
     }
 }
 
 /// Records that intents no longer wait, and their refusals.
 pub(super) fn record_end_of_wait(
-    journal: &Journal,
+    decisions: &Decisions,
     removed: Vec<Escalated>,
     end: EndOfWait<'_>,
     now: OffsetDateTime,
@@ -82,22 +82,21 @@ pub(super) fn record_end_of_wait(
         let summary = IntentSummary::from_call(escalated.call());
         let IntentSummary { intent, agent, tool } = &summary;
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
-        journal.record_refusal(&summary, blocked_by, reason, now);
+        decisions.record_refusal(&summary, blocked_by, reason, now);
     }
-    record_resolutions(journal, &removed, resolution, author_or_reason, now)
+    record_resolutions(decisions, &removed, resolution, author_or_reason, now)
 }
 
 /// Records the same end of these waits, without their refusals.
 pub(super) fn record_resolutions(
-    journal: &Journal,
+    decisions: &Decisions,
     removed: &[Escalated],
     resolution: Resolution,
     author_or_reason: &str,
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let ends =
-        removed.iter().map(|escalated| new_resolution(journal, escalated, resolution, author_or_reason, now));
-    journal.resolve(ends.collect())
+    let end = |escalated| new_resolution(decisions, escalated, resolution, author_or_reason, now);
+    decisions.resolve(removed.iter().map(end).collect())
 }
 
 /// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.

@@ -13,7 +13,8 @@ use super::{AgentFilter, LoadedCatalog, all_agents, trace};
 use a2g_govern::Escalated;
 use a2g_intent::{Ended, EndedAll, HoldError, HoldOutcome, Removal, Wait, WakeCondition};
 use a2g_journal::{
-    HoldResult, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent, Resolution, ResolvedIntent,
+    Decisions, HoldResult, IntentClaims, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent,
+    Resolution, ResolvedIntent,
 };
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
@@ -37,13 +38,13 @@ const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Restores the intents of an earlier process. Records those that have expired since.
-pub(super) fn restore_intents(journal: &Journal, now: OffsetDateTime) -> OpenIntents {
-    let (intents, ended) = OpenIntents::restore(journal, now);
+pub(super) fn restore_intents(decisions: &Decisions, now: OffsetDateTime) -> OpenIntents {
+    let (intents, ended) = OpenIntents::restore(decisions, now);
     let (nested, expired): (Vec<_>, Vec<_>) =
         ended.into_iter().partition(|escalated| escalated.call().parent.is_some());
     // The records are not awaited, because none of these intents can be approved.
-    drop(record_end_of_wait(journal, expired, EXPIRED_UNDECIDED, now));
-    drop(record_end_of_wait(journal, nested, ENDED_WITH_PARENT, now));
+    drop(record_end_of_wait(decisions, expired, EXPIRED_UNDECIDED, now));
+    drop(record_end_of_wait(decisions, nested, ENDED_WITH_PARENT, now));
     intents
 }
 
@@ -63,7 +64,8 @@ pub(super) fn not_waiting_fault() -> Fault {
 
 /// The waits for a person.
 pub(super) struct Waits {
-    journal: Arc<Journal>,
+    decisions: Arc<Decisions>,
+    journal_claims: Arc<IntentClaims>,
     intents: Arc<OpenIntents>,
     refusals: Arc<Refusals>,
     node: Arc<Node>,
@@ -83,14 +85,16 @@ pub(super) enum Held {
 
 impl Waits {
     pub(super) fn new(
-        journal: Arc<Journal>,
+        journal: &Journal,
         intents: Arc<OpenIntents>,
         refusals: Arc<Refusals>,
         node: Arc<Node>,
         due_denials: Arc<DueDenials>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { journal, intents, refusals, node, due_denials, clock }
+        let decisions = Arc::clone(&journal.decisions);
+        let journal_claims = Arc::clone(&journal.claims);
+        Self { decisions, journal_claims, intents, refusals, node, due_denials, clock }
     }
 
     /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
@@ -102,7 +106,7 @@ impl Waits {
         let escalated = escalated.bind_to_module(tool.descriptor.digest);
         let call = escalated.call().clone();
         let until = escalated.expires_at();
-        self.journal.check_share(&call.agent).map_err(|error| journal_fault(&error))?;
+        self.decisions.check_share(&call.agent).map_err(journal_fault)?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let (outcome, pending) = self.intents.update(|intents| {
@@ -114,7 +118,7 @@ impl Waits {
             self.record_expired(intents.waits.expire(now), now);
             let held = intents.hold(call.intent, Wait::new(owner_of(&call), escalated, until));
             let outcome = held.map_err(|error| self.hold_fault(&call, error))?;
-            Ok((outcome, self.journal.hold(&call, text, until)))
+            Ok((outcome, self.decisions.hold(&call, text, until)))
         })?;
         let result = pending.await;
         if let HoldOutcome::New(wait) = outcome
@@ -132,13 +136,13 @@ impl Waits {
             },
             Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
-                let known = self.journal.find(&call, None).await.map_err(|error| journal_fault(&error))?;
+                let known = self.journal_claims.find(&call, None).await.map_err(journal_fault)?;
                 known
                     .map(Held::Started)
                     .ok_or_else(|| busy_fault("a run of the intent was released: send it again"))
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
-            Err(error) => Err(journal_fault(&error)),
+            Err(error) => Err(journal_fault(error)),
         }
     }
 
@@ -168,7 +172,7 @@ impl Waits {
         let now = self.clock.now();
         let removal = self.intents.update(|intents| {
             intents.waits.remove_undecided(intent).map(|escalated| {
-                record_resolutions(&self.journal, &[escalated], Resolution::Cancelled, reason, now)
+                record_resolutions(&self.decisions, &[escalated], Resolution::Cancelled, reason, now)
             })
         });
         if let Removal::Removed(recording) = removal {
@@ -199,7 +203,7 @@ impl Waits {
             let ended = intents.end(intent, filter, reason)?;
             Some(ended.map(|escalated| {
                 self.due_denials.note(escalated.call(), reason);
-                record_end_of_wait(&self.journal, vec![escalated], end, now)
+                record_end_of_wait(&self.decisions, vec![escalated], end, now)
             }))
         })
     }
@@ -223,7 +227,7 @@ impl Waits {
             return;
         }
         // The record is not awaited, because an intent that has expired cannot be approved.
-        drop(record_end_of_wait(&self.journal, expired, EXPIRED_UNDECIDED, now));
+        drop(record_end_of_wait(&self.decisions, expired, EXPIRED_UNDECIDED, now));
     }
 
     /// Waits until a change of the held intents is announced, or until the wait in question may have ended by expiry.
@@ -255,7 +259,7 @@ impl Waits {
         let EndedAll { waits, run_count, newly_stopped } = ended;
         waits.iter().for_each(|ended| self.due_denials.note(ended.call(), reason));
         let count = waits.len() + run_count;
-        let recording = record_end_of_wait(&self.journal, waits, end, self.clock.now());
+        let recording = record_end_of_wait(&self.decisions, waits, end, self.clock.now());
         EndedIntents { count, newly_stopped, recording }
     }
 
@@ -267,8 +271,8 @@ impl Waits {
         author_or_reason: &str,
         now: OffsetDateTime,
     ) {
-        let ended = new_resolution(&self.journal, escalated, resolution, author_or_reason, now);
-        if let Err(error) = self.journal.resolve(vec![ended]).await {
+        let ended = new_resolution(&self.decisions, escalated, resolution, author_or_reason, now);
+        if let Err(error) = self.decisions.resolve(vec![ended]).await {
             tracing::warn!(%error, "the end of an approved intent cannot be recorded yet");
         }
     }
@@ -285,9 +289,9 @@ impl Waits {
         let record = |escalated: Escalated| {
             let denial = ResolvedIntent {
                 reason: reason.map(str::to_owned),
-                ..new_decision(&self.journal, &escalated, Resolution::Denied, by, now)
+                ..new_decision(&self.decisions, &escalated, Resolution::Denied, by, now)
             };
-            let recording = self.journal.resolve(vec![denial]);
+            let recording = self.decisions.resolve(vec![denial]);
             (escalated, recording)
         };
         let mut changes = self.intents.changes();

@@ -47,18 +47,18 @@ async fn arguments_are_stored_as_far_as_the_operator_wants() {
         let nested = Call { parent: Some(parent), ..Call { intent: IntentId::random(), ..ran.clone() } };
         for call in [&ran, &nested] {
             run(&journal, call).await;
-            assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), expected, "{storage:?}");
+            assert_eq!(journal.records.arguments(call.intent, &call.agent).unwrap(), expected, "{storage:?}");
         }
-        let page = journal.run_record(ran.intent).await.unwrap().unwrap();
+        let page = journal.records.run_record(ran.intent).await.unwrap().unwrap();
         assert_eq!(page.arguments, expected, "{storage:?}");
-        let runs = journal.search_runs(RunSearch::default(), |_| true, None, 2).await.unwrap().items;
+        let runs = journal.records.search_runs(RunSearch::default(), |_| true, None, 2).await.unwrap().items;
         let is_kept = matches!(expected, Some(StoredArguments::Kept { .. }));
         assert_eq!(runs[0].main_argument.as_deref(), is_kept.then_some("/a"), "{storage:?}");
         assert_eq!(History::open(&path).unwrap().arguments_of(ran.intent, "did:a:b").unwrap(), expected);
         assert!(holds(&path), "{storage:?}: {}", verify_journal(&path, None));
         deliver(&journal, 2).await;
         prune(&path, NOW + Duration::HOUR, NOW).unwrap();
-        assert_eq!(journal.arguments(ran.intent, &ran.agent).unwrap(), None, "{storage:?}");
+        assert_eq!(journal.records.arguments(ran.intent, &ran.agent).unwrap(), None, "{storage:?}");
         assert!(holds(&path), "{storage:?}: {}", verify_journal(&path, None));
     }
 }
@@ -71,11 +71,15 @@ async fn arguments_of_a_call_that_was_not_approved_are_stored() {
     for resolution in [Resolution::Denied, Resolution::Cancelled, Resolution::Revoked, Resolution::Expired] {
         let call = Call { arguments: arguments(&given), ..another() };
         hold(&journal, &call).await;
-        assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), None, "its wait has it");
-        let arguments = journal.arguments_text(&call);
+        assert_eq!(journal.records.arguments(call.intent, &call.agent).unwrap(), None, "its wait has it");
+        let arguments = journal.decisions.arguments_text(&call);
         let ended = ResolvedIntent { arguments, ..resolve_by_anna(&call, resolution) };
-        assert_eq!(journal.resolve(vec![ended]).await.unwrap(), 1);
-        assert_eq!(journal.arguments(call.intent, &call.agent).unwrap(), kept(&given, &[]), "{resolution:?}");
+        assert_eq!(journal.decisions.resolve(vec![ended]).await.unwrap(), 1);
+        assert_eq!(
+            journal.records.arguments(call.intent, &call.agent).unwrap(),
+            kept(&given, &[]),
+            "{resolution:?}"
+        );
         assert!(holds(&path), "{resolution:?}: {}", verify_journal(&path, None));
     }
     run(&journal, &another()).await;
@@ -90,7 +94,7 @@ async fn arguments_are_those_of_the_agent_that_used_the_id() {
     let (_folder, _path, journal) = new_journal();
     let first = Call { arguments: arguments(&json!({ "path": "/secret" })), ..another() };
     assert!(matches!(start(&journal, &first, None).await, StartResult::New));
-    journal.release(first.intent).await.unwrap();
+    journal.claims.release(first.intent).await.unwrap();
     let second = Call {
         agent: AgentDid::parse("did:a:other").unwrap(),
         tool: ToolName::parse("other").unwrap(),
@@ -100,11 +104,11 @@ async fn arguments_are_those_of_the_agent_that_used_the_id() {
     hold(&journal, &second).await;
     // The denial stores no arguments, as with `journal.arguments = "hash"`.
     let denial = resolve_by_anna(&second, Resolution::Denied);
-    assert_eq!(journal.resolve(vec![denial]).await.unwrap(), 1);
-    assert_eq!(journal.arguments(first.intent, &second.agent).unwrap(), None);
+    assert_eq!(journal.decisions.resolve(vec![denial]).await.unwrap(), 1);
+    assert_eq!(journal.records.arguments(first.intent, &second.agent).unwrap(), None);
     let expected = kept(&json!({ "path": "/secret" }), &[]);
-    assert_eq!(journal.arguments(first.intent, &first.agent).unwrap(), expected);
-    let page = journal.run_record(first.intent).await.unwrap().unwrap();
+    assert_eq!(journal.records.arguments(first.intent, &first.agent).unwrap(), expected);
+    let page = journal.records.run_record(first.intent).await.unwrap().unwrap();
     assert_eq!((&*page.agent, &*page.tool, page.arguments), ("did:a:other", "other", None));
     let kinds = page.events.iter().map(|event| event.kind).collect::<Vec<_>>();
     assert_eq!(kinds, ["held", "denied"], "the release is that of the first agent's start");
@@ -119,18 +123,24 @@ async fn lists_have_the_main_argument_of_each_call() {
     run(&journal, &ran).await;
     hold(&journal, &waited).await;
     let denied = ResolvedIntent {
-        arguments: journal.arguments_text(&waited),
+        arguments: journal.decisions.arguments_text(&waited),
         ..resolve_by_anna(&waited, Resolution::Denied)
     };
-    assert_eq!(journal.resolve(vec![denied]).await.unwrap(), 1);
+    assert_eq!(journal.decisions.resolve(vec![denied]).await.unwrap(), 1);
     let same_id = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..waited.clone() };
     for call in [&waited, &same_id, &ran] {
-        journal.record_refusal(&IntentSummary::from_call(call), BlockedBy::VerdictDenied, "no", NOW);
+        journal.decisions.record_refusal(
+            &IntentSummary::from_call(call),
+            BlockedBy::VerdictDenied,
+            "no",
+            NOW,
+        );
     }
     journal.flush().await.unwrap();
-    let runs = journal.search_runs(RunSearch::default(), |_| true, None, 9).await.unwrap().items;
+    let runs = journal.records.search_runs(RunSearch::default(), |_| true, None, 9).await.unwrap().items;
     assert_eq!(runs.iter().map(|run| run.main_argument.as_deref()).collect::<Vec<_>>(), [Some("/ran")]);
-    let refusals = journal.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
+    let refusals =
+        journal.records.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
     let shown = refusals.iter().map(|refusal| refusal.main_argument.as_deref()).collect::<Vec<_>>();
     // The newest first: a refused call with the id of one that ran is not that one.
     assert_eq!(shown, [None, None, Some("/waited")]);
@@ -144,18 +154,19 @@ async fn a_refusal_has_the_arguments_of_the_wait_that_ended_with_it() {
     let second = Call { arguments: arguments(&json!({ "path": "/second" })), ..first.clone() };
     for (call, at) in [(&first, NOW), (&second, LATER)] {
         hold(&journal, call).await;
-        let arguments = journal.arguments_text(call);
+        let arguments = journal.decisions.arguments_text(call);
         let expired = ResolvedIntent { at, arguments, ..resolve_by_anna(call, Resolution::Expired) };
-        assert_eq!(journal.resolve(vec![expired]).await.unwrap(), 1);
+        assert_eq!(journal.decisions.resolve(vec![expired]).await.unwrap(), 1);
         let summary = IntentSummary::from_call(call);
-        journal.record_refusal(&summary, BlockedBy::EscalationPending, "expired", at);
-        journal.record_refusal(&summary, BlockedBy::StandingPolicy, "no", at + Duration::SECOND);
+        journal.decisions.record_refusal(&summary, BlockedBy::EscalationPending, "expired", at);
+        journal.decisions.record_refusal(&summary, BlockedBy::StandingPolicy, "no", at + Duration::SECOND);
         // A start that is taken back lets the id be used for other content.
         assert!(matches!(start(&journal, call, None).await, StartResult::New));
-        journal.release(call.intent).await.unwrap();
+        journal.claims.release(call.intent).await.unwrap();
     }
     journal.flush().await.unwrap();
-    let refusals = journal.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
+    let refusals =
+        journal.records.search_refusals(RefusalSearch::default(), |_| true, None, 9).await.unwrap().items;
     let shown = refusals.iter().map(|refusal| refusal.main_argument.as_deref()).collect::<Vec<_>>();
     assert_eq!(shown, [None, Some("/second"), None, Some("/first")]);
     let history = History::open(&path).unwrap();

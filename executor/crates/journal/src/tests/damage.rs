@@ -22,12 +22,12 @@ async fn fill_journal(path: &Path) -> Head {
     resolve(&journal, &cancelled, Resolution::Cancelled).await;
     let proof = ProofId::parse(Issuer::parse("a").unwrap(), "1").unwrap();
     assert!(matches!(start(&journal, &proven, Some(&proof)).await, StartResult::New));
-    journal.release(proven.intent).await.unwrap();
+    journal.claims.release(proven.intent).await.unwrap();
     assert!(matches!(start(&journal, &runs, None).await, StartResult::New));
-    journal.record_stop(&[runs.intent], "otto", "a2g/cancel").await.unwrap();
+    journal.decisions.record_stop(&[runs.intent], "otto", "a2g/cancel").await.unwrap();
     journal.tasks.store(tasks::task("did:a:b", NOW, false, "1"), RetryPolicy::Retry).await.unwrap();
     for _ in 0..3 {
-        journal.record_refusal(
+        journal.decisions.record_refusal(
             &IntentSummary::from_call(&another()),
             a2g_types::fault::BlockedBy::VerdictDenied,
             "no",

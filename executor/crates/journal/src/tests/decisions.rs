@@ -8,7 +8,7 @@ pub(super) fn shown_text(call: &Call) -> String {
 }
 
 pub(super) async fn hold(journal: &Journal, call: &Call) {
-    assert_eq!(journal.hold(call, shown_text(call), LATER).await.unwrap(), HoldResult::Waiting);
+    assert_eq!(journal.decisions.hold(call, shown_text(call), LATER).await.unwrap(), HoldResult::Waiting);
 }
 
 pub(super) fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
@@ -28,18 +28,22 @@ pub(super) fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIn
 }
 
 pub(super) async fn resolve(journal: &Journal, call: &Call, resolution: Resolution) {
-    assert_eq!(journal.resolve(vec![resolve_by_anna(call, resolution)]).await.unwrap(), 1, "{resolution:?}");
+    assert_eq!(
+        journal.decisions.resolve(vec![resolve_by_anna(call, resolution)]).await.unwrap(),
+        1,
+        "{resolution:?}"
+    );
 }
 
 pub(super) async fn find_denial(journal: &Journal, call: &Call) -> Option<IntentDenial> {
-    match journal.find(call, None).await.unwrap() {
+    match journal.claims.find(call, None).await.unwrap() {
         Some(KnownIntent::Denied(denial)) => Some(denial),
         Some(KnownIntent::Same(..) | KnownIntent::Conflict) | None => None,
     }
 }
 
 fn texts(journal: &Journal) -> Vec<String> {
-    journal.take_held().into_iter().map(|held| held.text).collect()
+    journal.decisions.take_held().into_iter().map(|held| held.text).collect()
 }
 
 #[tokio::test]
@@ -55,14 +59,21 @@ async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
         (&expired, Resolution::Expired),
     ] {
         resolve(&journal, call, how).await;
-        assert_eq!(journal.resolve(vec![resolve_by_anna(call, how)]).await.unwrap(), 0, "it waits no longer");
+        assert_eq!(
+            journal.decisions.resolve(vec![resolve_by_anna(call, how)]).await.unwrap(),
+            0,
+            "it waits no longer"
+        );
         // It may wait again.
         hold(&journal, call).await;
         resolve(&journal, call, how).await;
     }
     assert!(matches!(start(&journal, &starts, None).await, StartResult::New));
     // An intent that has started meanwhile does not wait.
-    assert_eq!(journal.hold(&starts, shown_text(&starts), LATER).await.unwrap(), HoldResult::Started);
+    assert_eq!(
+        journal.decisions.hold(&starts, shown_text(&starts), LATER).await.unwrap(),
+        HoldResult::Started
+    );
     drop(journal);
     let journal = open_journal(&path).0;
     assert_eq!(texts(&journal), [shown_text(&stays)]);
@@ -84,10 +95,14 @@ async fn an_id_that_waits_or_has_waited_is_that_of_no_other_content() {
     assert!(matches!(start(&journal, &started, None).await, StartResult::New));
     for shown in [&waits, &approved, &withdrawn, &denied, &started] {
         let other = Call { intent: shown.intent, ..call(r#"{"other":1}"#) };
-        let held = journal.hold(&other, shown_text(&other), LATER).await.unwrap();
+        let held = journal.decisions.hold(&other, shown_text(&other), LATER).await.unwrap();
         assert_eq!(held, HoldResult::Conflict);
         for how in [Resolution::Approved, Resolution::PartlyApproved, Resolution::Denied] {
-            assert_eq!(journal.resolve(vec![resolve_by_anna(&other, how)]).await.unwrap(), 0, "{how:?}");
+            assert_eq!(
+                journal.decisions.resolve(vec![resolve_by_anna(&other, how)]).await.unwrap(),
+                0,
+                "{how:?}"
+            );
         }
     }
     for shown in [&waits, &approved, &withdrawn] {
@@ -113,7 +128,7 @@ async fn a_denial_keeps_its_reason() {
     resolve(&journal, &plain, Resolution::Denied).await;
     let denial =
         ResolvedIntent { reason: Some("why".to_owned()), ..resolve_by_anna(&reasoned, Resolution::Denied) };
-    assert_eq!(journal.resolve(vec![denial]).await.unwrap(), 1);
+    assert_eq!(journal.decisions.resolve(vec![denial]).await.unwrap(), 1);
     drop(journal);
     let journal = open_journal(&path).0;
     let reason = async |call| find_denial(&journal, call).await.unwrap().reason;
@@ -131,14 +146,14 @@ async fn a_partial_approval_is_recorded_and_decides_nothing() {
     resolve(&journal, &call, Resolution::PartlyApproved).await;
     drop(journal);
     let journal = open_journal(&path).0;
-    let held = journal.take_held();
+    let held = journal.decisions.take_held();
     assert!(matches!(&*held, [HeldIntent { approval: None, .. }]), "{held:?}");
     resolve(&journal, &call, Resolution::PartlyApproved).await;
     resolve(&journal, &call, Resolution::Approved).await;
     // The intent may already start.
     let late = resolve_by_anna(&call, Resolution::PartlyApproved);
-    assert_eq!(journal.resolve(vec![late]).await.unwrap(), 0);
-    let record = journal.run_record(call.intent).await.unwrap().unwrap();
+    assert_eq!(journal.decisions.resolve(vec![late]).await.unwrap(), 0);
+    let record = journal.records.run_record(call.intent).await.unwrap().unwrap();
     let events = record.events.iter().map(|event| (event.kind, event.by.as_deref())).collect::<Vec<_>>();
     let by = Some("anna");
     let expected = [("held", None), ("partly_approved", by), ("partly_approved", by), ("approved", by)];
@@ -160,16 +175,16 @@ async fn decisions_are_final() {
     let denial = IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5), reason: None };
     for round in 0..2 {
         assert_eq!(find_denial(&journal, &denied).await, Some(denial.clone()), "{round}");
-        let waits = journal.hold(&denied, shown_text(&denied), LATER).await.unwrap();
+        let waits = journal.decisions.hold(&denied, shown_text(&denied), LATER).await.unwrap();
         assert_eq!(waits, HoldResult::Denied(denial.clone()), "{round}");
         for how in [Resolution::Approved, Resolution::Denied] {
             assert_eq!(
-                journal.resolve(vec![resolve_by_anna(&denied, how)]).await.unwrap(),
+                journal.decisions.resolve(vec![resolve_by_anna(&denied, how)]).await.unwrap(),
                 0,
                 "{round} {how:?}"
             );
             assert_eq!(
-                journal.resolve(vec![resolve_by_anna(&approved, how)]).await.unwrap(),
+                journal.decisions.resolve(vec![resolve_by_anna(&approved, how)]).await.unwrap(),
                 0,
                 "{round} {how:?}"
             );
@@ -178,11 +193,11 @@ async fn decisions_are_final() {
         let began = start(&journal, &denied, None).await;
         assert!(matches!(began, StartResult::Known(KnownIntent::Denied(_))), "{round}: {began:?}");
         let other = Call { tool: ToolName::parse("other").unwrap(), ..denied.clone() };
-        let found = journal.find(&other, None).await.unwrap();
+        let found = journal.claims.find(&other, None).await.unwrap();
         assert!(matches!(found, Some(KnownIntent::Conflict)), "{round}: {found:?}");
         drop(journal);
         journal = open_journal(&path).0;
-        let held = journal.take_held();
+        let held = journal.decisions.take_held();
         assert_eq!(held.len(), 1, "{round}: {held:?}");
         assert_eq!(
             (&*held[0].text, &*held[0].approval.as_ref().unwrap().by),
@@ -191,6 +206,6 @@ async fn decisions_are_final() {
     }
     assert!(matches!(start(&journal, &approved, None).await, StartResult::New));
     drop(journal);
-    assert!(open_journal(&path).0.take_held().is_empty());
+    assert!(open_journal(&path).0.decisions.take_held().is_empty());
     assert!(holds(&path));
 }

@@ -56,21 +56,21 @@ async fn the_end_of_a_run_that_never_started_here_is_recorded_once() {
     let (_folder, path, journal) = new_journal();
     let lost = another();
     let receipt = Arc::new(receipt(&lost, End::Aborted(AbortReason::Lost)));
-    let record = || journal.record_end(content_hash(&lost), None, Arc::clone(&receipt), NOW);
+    let record = || journal.claims.record_end(content_hash(&lost), None, Arc::clone(&receipt), NOW);
     // Open here: a call of this process decides first.
-    assert!(matches!(journal.claim(&lost, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&lost, LATER, None), Ok(ClaimResult::New)));
     assert!(!record().await.unwrap());
-    journal.release(lost.intent).await.unwrap();
+    journal.claims.release(lost.intent).await.unwrap();
     for _ in 0..2 {
         assert!(record().await.unwrap());
     }
     assert_eq!(journal.head().number, 1);
-    let (_, stage) = journal.stage(lost.intent, IfFull::Refuse).await.unwrap().unwrap();
+    let (_, stage) = journal.claims.stage(lost.intent, IfFull::Refuse).await.unwrap().unwrap();
     assert!(matches!(stage, Stage::Finished(found) if found.intent == lost.intent));
     let (due, reported) = journal.deliveries.next_report().await.unwrap();
     assert!(!due.is_first_attempt() && reported.intent == lost.intent);
     journal.deliveries.mark_delivered(&due);
     journal.flush().await.unwrap();
-    assert!(matches!(journal.report_state(lost.intent), Ok(ReportState::Delivered)));
+    assert!(matches!(journal.claims.report_state(lost.intent), Ok(ReportState::Delivered)));
     assert!(holds(&path), "{}", verify_journal(&path, None));
 }

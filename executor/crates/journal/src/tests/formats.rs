@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::decisions::{find_denial, hold, resolve, resolve_by_anna};
 use crate::{RecoveredState, RunSearch, prune, remembered_fleet};
-use a2g_types::stop::{OperatorReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use std::os::unix::fs::PermissionsExt as _;
 
 fn golden_file(name: &str) -> PathBuf {
@@ -52,7 +52,7 @@ fn golden_denial(journal: &Journal) -> ResolvedIntent {
     ResolvedIntent {
         reason: Some("golden".to_owned()),
         basis: Some([7; 32]),
-        arguments: journal.arguments_text(&call),
+        arguments: journal.decisions.arguments_text(&call),
         ..resolve_by_anna(&call, Resolution::Denied)
     }
 }
@@ -72,26 +72,26 @@ async fn fill(path: &Path) -> Head {
     deliver(&journal, 2).await;
     assert_eq!(prune(path, NOW + Duration::HOUR, NOW).unwrap().receipts, 2);
     assert!(matches!(start(&journal, &golden_call(5), Some(&golden_proof())).await, StartResult::New));
-    journal.release(golden_call(5).intent).await.unwrap();
+    journal.claims.release(golden_call(5).intent).await.unwrap();
     for number in 6..=10 {
         hold(&journal, &golden_call(number)).await;
     }
     resolve(&journal, &golden_call(7), Resolution::PartlyApproved).await;
     resolve(&journal, &golden_call(8), Resolution::Approved).await;
-    assert_eq!(journal.resolve(vec![golden_denial(&journal)]).await.unwrap(), 1);
+    assert_eq!(journal.decisions.resolve(vec![golden_denial(&journal)]).await.unwrap(), 1);
     resolve(&journal, &golden_call(10), Resolution::Cancelled).await;
     journal.tasks.store(golden_task(), RetryPolicy::Retry).await.unwrap();
     let reason = OperatorReason::parse("golden").unwrap();
     let stop = Stop { target: StopTarget::Everything, reason, by: "anna".to_owned(), since: NOW };
     let target = StopTarget::Tool(ToolName::parse("t").unwrap());
     for set in [Stop { target: target.clone(), ..stop.clone() }, stop] {
-        journal.set_stop(&set).await.unwrap();
+        journal.decisions.set_stop(&set).await.unwrap();
     }
-    assert!(journal.lift_stop(&target, "otto").await.unwrap());
+    assert!(journal.decisions.lift_stop(&target, "otto").await.unwrap());
     let refused = IntentSummary::from_call(&another());
-    journal.record_refusal(&refused, a2g_types::fault::BlockedBy::Stopped, "golden", NOW);
+    journal.decisions.record_refusal(&refused, a2g_types::fault::BlockedBy::Stopped, "golden", NOW);
     assert!(matches!(start(&journal, &golden_call(12), None).await, StartResult::New));
-    journal.record_stop(&[golden_call(12).intent], "otto", "a2g/cancel").await.unwrap();
+    journal.decisions.record_stop(&[golden_call(12).intent], "otto", "a2g/cancel").await.unwrap();
     let head = journal.head();
     drop(journal);
     wait_for_the_writer(path);
@@ -123,19 +123,19 @@ async fn the_golden_journal_verifies_and_goes_on() {
     assert!(matches!(found, Finding::Holds { receipts: 2, pruned: 2, .. }), "{found}");
     let (journal, recovered) = open(&path).unwrap();
     assert_eq!(recovered, RecoverySummary { aborted: 1, undelivered: 3 });
-    let stopped = journal.take_stops().into_iter().map(|stop| stop.target).collect::<Vec<_>>();
+    let stopped = journal.decisions.take_stops().into_iter().map(|stop| stop.target).collect::<Vec<_>>();
     assert_eq!(stopped, [StopTarget::Everything]);
     assert_eq!(remembered_fleet(&path).unwrap().as_deref(), Some("golden"));
-    let held = journal.take_held();
+    let held = journal.decisions.take_held();
     let approved = held.iter().filter(|held| held.approval.is_some()).count();
     assert_eq!((held.len(), approved), (3, 1));
     let denial = find_denial(&journal, &golden_call(9)).await.unwrap();
     assert_eq!(denial.reason.as_deref(), Some("golden"));
-    let stage = journal.stage(golden_call(1).intent, IfFull::Wait).await.unwrap();
+    let stage = journal.claims.stage(golden_call(1).intent, IfFull::Wait).await.unwrap();
     assert!(matches!(stage, Some((_, Stage::Pruned))), "{stage:?}");
     for number in [3, 9, 12] {
         let call = golden_call(number);
-        assert!(journal.arguments(call.intent, &call.agent).unwrap().is_some(), "{number}");
+        assert!(journal.records.arguments(call.intent, &call.agent).unwrap().is_some(), "{number}");
     }
     let task = journal.tasks.find(golden_task().task, JournalTask::clone).await.unwrap();
     assert_eq!(task, Some(golden_task()));
@@ -155,9 +155,9 @@ async fn the_served_journal_verifies_and_goes_on() {
     assert!(matches!(found, Finding::Holds { receipts: 7, pruned: 4, records: 44, .. }), "{found}");
     let (journal, recovered) = open(&path).unwrap();
     assert_eq!(recovered, RecoverySummary { aborted: 1, undelivered: 4 });
-    let approved = journal.take_held().into_iter().filter(|held| held.approval.is_some()).count();
+    let approved = journal.decisions.take_held().into_iter().filter(|held| held.approval.is_some()).count();
     assert_eq!(approved, 1);
-    let runs = journal.search_runs(RunSearch::default(), |_| true, None, 20).await.unwrap().items;
+    let runs = journal.records.search_runs(RunSearch::default(), |_| true, None, 20).await.unwrap().items;
     assert_eq!(runs.len(), 8, "every receipt is read");
     run(&journal, &another()).await;
     assert!(super::holds(&path), "{}", verify_journal(&path, None));

@@ -147,7 +147,7 @@ fn wait_for_the_writer(path: &Path) {
 }
 
 async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> StartResult {
-    assert!(matches!(journal.claim(call, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(call, LATER, None), Ok(ClaimResult::New)));
     start_claimed(journal, call, proof, None).await.unwrap()
 }
 
@@ -158,13 +158,13 @@ async fn start_claimed(
     task: Option<&JournalTask>,
 ) -> Result<StartResult, JournalError> {
     let fallback_receipt = &receipt(call, End::Aborted(AbortReason::Lost));
-    journal.start(StartRequest { call, keep_until: LATER, proof, fallback_receipt, task }, NOW).await
+    journal.claims.start(StartRequest { call, keep_until: LATER, proof, fallback_receipt, task }, NOW).await
 }
 
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
     assert!(matches!(start(journal, call, None).await, StartResult::New));
     let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }).into())));
-    journal.finish(Arc::clone(&receipt), None, Reporting::Here, NOW).await.unwrap();
+    journal.claims.finish(Arc::clone(&receipt), None, Reporting::Here, NOW).await.unwrap();
     receipt
 }
 
@@ -183,14 +183,20 @@ async fn intents_are_claimed_and_started_once() {
     let (_folder, _path, journal) = new_journal();
     let this = call(r#"{"a":1}"#);
     let other = call(r#"{"a":2}"#);
-    assert!(journal.find(&this, None).await.unwrap().is_none());
-    assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::New)));
-    assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::Known(KnownIntent::Same(..)))));
-    assert!(matches!(journal.claim(&other, LATER, None), Ok(ClaimResult::Known(KnownIntent::Conflict))));
-    journal.release(this.intent).await.unwrap();
+    assert!(journal.claims.find(&this, None).await.unwrap().is_none());
+    assert!(matches!(journal.claims.claim(&this, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(
+        journal.claims.claim(&this, LATER, None),
+        Ok(ClaimResult::Known(KnownIntent::Same(..)))
+    ));
+    assert!(matches!(
+        journal.claims.claim(&other, LATER, None),
+        Ok(ClaimResult::Known(KnownIntent::Conflict))
+    ));
+    journal.claims.release(this.intent).await.unwrap();
     let receipt = run(&journal, &this).await;
-    assert!(matches!(journal.find(&other, None).await, Ok(Some(KnownIntent::Conflict))));
-    let found = journal.find(&this, None).await.unwrap();
+    assert!(matches!(journal.claims.find(&other, None).await, Ok(Some(KnownIntent::Conflict))));
+    let found = journal.claims.find(&this, None).await.unwrap();
     let Some(KnownIntent::Same(StageSource::Final(Stage::Finished(found)), None)) = found else {
         panic!("{found:?}")
     };
@@ -241,25 +247,34 @@ async fn interrupted_runs_are_aborted_on_open() {
     {
         let (journal, recovered) = open_journal(&path);
         assert_eq!(recovered, RecoverySummary { aborted: 0, undelivered: 0 });
-        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
-        journal.release(done.intent).await.unwrap();
-        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
+        assert!(matches!(
+            journal.claims.claim(&done, LATER, Some(Arc::clone(&verdict))),
+            Ok(ClaimResult::New)
+        ));
+        journal.claims.release(done.intent).await.unwrap();
+        assert!(matches!(
+            journal.claims.claim(&done, LATER, Some(Arc::clone(&verdict))),
+            Ok(ClaimResult::New)
+        ));
         assert!(matches!(start_claimed(&journal, &done, None, None).await, Ok(StartResult::New)));
         journal
+            .claims
             .finish(Arc::new(receipt(&done, End::ResultNotJson)), None, Reporting::Here, NOW)
             .await
             .unwrap();
         assert!(matches!(start(&journal, &lost, None).await, StartResult::New));
         assert!(matches!(start(&journal, &released, None).await, StartResult::New));
-        journal.release(released.intent).await.unwrap();
+        journal.claims.release(released.intent).await.unwrap();
         assert!(matches!(Journal::open(&path, 1, JournalOptions::default(), NOW), Err(OpenError::InUse(_))));
     }
     let (journal, recovered) = open_journal(&path);
     assert_eq!(recovered, RecoverySummary { aborted: 1, undelivered: 2 });
-    assert!(journal.find(&released, None).await.unwrap().is_none());
-    let Some(KnownIntent::Same(_, Some(found))) = journal.find(&done, None).await.unwrap() else { panic!() };
+    assert!(journal.claims.find(&released, None).await.unwrap().is_none());
+    let Some(KnownIntent::Same(_, Some(found))) = journal.claims.find(&done, None).await.unwrap() else {
+        panic!()
+    };
     assert_eq!(found, verdict);
-    let stage = journal.stage(lost.intent, IfFull::Wait).await.unwrap();
+    let stage = journal.claims.stage(lost.intent, IfFull::Wait).await.unwrap();
     let Some((_, Stage::Finished(aborted))) = stage else { panic!() };
     assert_eq!(aborted.outcome.end, End::Aborted(AbortReason::Lost));
     let (first, receipt) = journal.deliveries.next_report().await.unwrap();
@@ -278,11 +293,11 @@ async fn claims_are_refused_at_the_report_limit() {
         Journal::open(&folder.path().join("journal.db"), 2, JournalOptions::default(), NOW).unwrap();
     run(&journal, &another()).await;
     let open = another();
-    assert!(matches!(journal.claim(&open, LATER, None), Ok(ClaimResult::New)));
-    assert!(matches!(journal.claim(&another(), LATER, None), Err(JournalError::Backlog)));
+    assert!(matches!(journal.claims.claim(&open, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&another(), LATER, None), Err(JournalError::Backlog)));
     let (due, _) = journal.deliveries.next_report().await.unwrap();
     journal.deliveries.mark_delivered(&due);
-    assert!(matches!(journal.claim(&another(), LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&another(), LATER, None), Ok(ClaimResult::New)));
 }
 
 #[tokio::test]
@@ -292,7 +307,7 @@ async fn claims_are_refused_when_an_agent_has_used_up_its_share() {
     for _ in 0..2 {
         run(&journal, &another()).await;
     }
-    let refused = journal.claim(&another(), LATER, None);
+    let refused = journal.claims.claim(&another(), LATER, None);
     let Err(JournalError::Share { retry_after, .. }) = &refused else { panic!("{refused:?}") };
     assert!(*retry_after < std::time::Duration::from_secs(3600), "{retry_after:?}");
     let task = tasks::task("did:a:b", NOW, false, "1");
@@ -300,7 +315,7 @@ async fn claims_are_refused_when_an_agent_has_used_up_its_share() {
     assert!(matches!(stored, Err(JournalError::Share { .. })), "{stored:?}");
     assert!(journal.tasks.store(task, RetryPolicy::Retry).await.is_ok(), "it has begun");
     let other = Call { agent: AgentDid::parse("did:a:c").unwrap(), ..another() };
-    assert!(matches!(journal.claim(&other, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&other, LATER, None), Ok(ClaimResult::New)));
 }
 
 /// Makes a journal of ten receipts whose reports are not delivered.

@@ -19,10 +19,10 @@ async fn old_delivered_records_are_pruned() {
     let hour = Duration::HOUR;
     assert_eq!(prune(&path, NOW + hour, NOW).unwrap(), PruneSummary { receipts: 6, intents: 0, tasks: 0 });
     assert!(holds(&path));
-    let found = journal.find(&calls[0], None).await.unwrap();
+    let found = journal.claims.find(&calls[0], None).await.unwrap();
     assert!(matches!(found, Some(KnownIntent::Same(StageSource::Final(Stage::Pruned), _))), "{found:?}");
     // A later verdict extends the time for which the intent is known.
-    journal.find(&calls[1], Some(FAR)).await.unwrap();
+    journal.claims.find(&calls[1], Some(FAR)).await.unwrap();
     journal.flush().await.unwrap();
     run(&journal, &another()).await;
     assert_eq!(journal.head().number, 11);
@@ -44,8 +44,8 @@ async fn old_delivered_records_are_pruned() {
     assert_eq!(pruned, PruneSummary { receipts: 5, intents: 0, tasks: 0 });
     let pruned = prune(&path, FAR, LATER + 25 * hour).unwrap();
     assert_eq!(pruned, PruneSummary { receipts: 0, intents: 10, tasks: 0 });
-    assert!(journal.find(&calls[0], None).await.unwrap().is_none());
-    assert!(journal.find(&calls[1], None).await.unwrap().is_some());
+    assert!(journal.claims.find(&calls[0], None).await.unwrap().is_none());
+    assert!(journal.claims.find(&calls[1], None).await.unwrap().is_some());
     assert!(holds(&path));
     run(&journal, &another()).await;
     drop(journal);
@@ -69,7 +69,7 @@ async fn promises_of_pruned_records_are_carried_over() {
     journal.tasks.store(ended, RetryPolicy::Retry).await.unwrap();
     run(&journal, &another()).await;
     let ended = Arc::new(receipt(&straddles, End::ResultNotJson));
-    journal.finish(Arc::clone(&ended), None, Reporting::Here, FAR + Duration::DAY).await.unwrap();
+    journal.claims.finish(Arc::clone(&ended), None, Reporting::Here, FAR + Duration::DAY).await.unwrap();
     deliver(&journal, 2).await;
     for round in 0..3 {
         let pruned = prune(&path, FAR, NOW).unwrap();
@@ -80,7 +80,7 @@ async fn promises_of_pruned_records_are_carried_over() {
         };
         assert_eq!(pruned, expected, "{round}");
         assert!(holds(&path), "{round}: {}", verify_journal(&path, None));
-        let found = journal.find(&straddles, None).await.unwrap();
+        let found = journal.claims.find(&straddles, None).await.unwrap();
         let Some(KnownIntent::Same(StageSource::Final(Stage::Finished(found)), None)) = found else {
             panic!("{found:?}")
         };
@@ -96,7 +96,7 @@ async fn promises_of_pruned_records_are_carried_over() {
     }
     drop(journal);
     let journal = open_journal(&path).0;
-    let held = journal.take_held();
+    let held = journal.decisions.take_held();
     assert_eq!(
         held.iter().map(|held| &*held.text).collect::<Vec<_>>(),
         [shown_text(&waits), shown_text(&approved), shown_text(&partly)]
@@ -142,7 +142,7 @@ async fn pruning_runs_beside_a_writer() {
     assert_eq!((pruned, journal.head().number), (400, 400));
     assert!(holds(&path), "{}", verify_journal(&path, None));
     for call in &calls {
-        let found = journal.find(call, None).await.unwrap();
+        let found = journal.claims.find(call, None).await.unwrap();
         assert!(matches!(found, Some(KnownIntent::Same(StageSource::Final(Stage::Pruned), _))), "{found:?}");
     }
 }
@@ -151,7 +151,7 @@ async fn pruning_runs_beside_a_writer() {
 async fn run_long(journal: &Journal, call: &Call, length: usize) {
     assert!(matches!(start(journal, call, None).await, StartResult::New));
     let receipt = receipt(call, End::Returned(serde_json::json!("x".repeat(length)).into()));
-    journal.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
+    journal.claims.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
 }
 
 /// The number of records that each transaction of the pruning has removed.
@@ -191,7 +191,7 @@ async fn each_transaction_removes_little() {
 const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
 
 async fn is_pruned(journal: &Journal, call: &Call) -> bool {
-    let stage = journal.stage(call.intent, IfFull::Wait).await.unwrap();
+    let stage = journal.claims.stage(call.intent, IfFull::Wait).await.unwrap();
     !matches!(stage, Some((_, Stage::Finished(_))))
 }
 
@@ -311,7 +311,7 @@ async fn records_may_be_pruned_when_the_check_has_read_them() {
     let (_folder, path, journal) = new_journal();
     // More than the start checks.
     let intents = (0..=ChainCheck::MAX_RECORDS_AT_START).map(|_| IntentId::random()).collect::<Vec<_>>();
-    journal.record_stop(&intents, "otto", "a2g/cancel").await.unwrap();
+    journal.decisions.record_stop(&intents, "otto", "a2g/cancel").await.unwrap();
     let change = |sql| Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     change("UPDATE records SET at = at + 1 WHERE number = 5");
     assert_eq!(check_in_background(&path), (false, true));

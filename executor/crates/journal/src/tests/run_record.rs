@@ -37,13 +37,13 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         grants: Vec::new(),
         arguments: None,
     };
-    journal.resolve(vec![approve(Some(manifest.clone()))]).await.unwrap();
-    let page = journal.run_record(call.intent).await.unwrap().unwrap();
+    journal.decisions.resolve(vec![approve(Some(manifest.clone()))]).await.unwrap();
+    let page = journal.records.run_record(call.intent).await.unwrap().unwrap();
     assert_eq!((page.approved_manifest, page.receipt, page.verdict), (Some(manifest.clone()), None, None));
     let verdict = Arc::new(verdict);
-    assert!(matches!(journal.claim(&call, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&call, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
     assert!(matches!(start_claimed(&journal, &call, None, None).await, Ok(StartResult::New)));
-    journal.record_stop(&[call.intent], "otto", "a2g/cancel").await.unwrap();
+    journal.decisions.record_stop(&[call.intent], "otto", "a2g/cancel").await.unwrap();
     let mut receipt = receipt(&call, End::Aborted(AbortReason::Cancelled));
     receipt.approved_by = Some("anna".to_owned());
     receipt.calls = Some(CallUsage {
@@ -53,10 +53,10 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         calls: Vec::new(),
     });
     let receipt = Arc::new(receipt);
-    journal.finish(Arc::clone(&receipt), None, Reporting::Here, LATER).await.unwrap();
+    journal.claims.finish(Arc::clone(&receipt), None, Reporting::Here, LATER).await.unwrap();
     run(&journal, &another()).await;
 
-    let page = journal.run_record(call.intent).await.unwrap().unwrap();
+    let page = journal.records.run_record(call.intent).await.unwrap().unwrap();
     assert_eq!((&*page.agent, &*page.tool), ("did:a:x", "read"));
     assert_eq!((page.approved_manifest, page.verdict), (Some(manifest), Some((*verdict).clone())));
     let mut records = Vec::new();
@@ -85,19 +85,19 @@ async fn the_page_of_a_run_has_all_of_its_records() {
     assert_eq!(found.previous_hash, Some(hash_of(found.record - 1)));
     let sought =
         RunSearch { filter: Filter { agent: Some(call.agent), ..Filter::default() }, ..RunSearch::default() };
-    let summary = &journal.search_runs(sought, |_| true, None, 1).await.unwrap().items[0];
+    let summary = &journal.records.search_runs(sought, |_| true, None, 1).await.unwrap().items[0];
     assert_eq!((summary.calls, summary.approved_by.as_deref()), (3, Some("anna")));
     assert!(!summary.is_nested());
 
     deliver(&journal, 3).await;
-    let page = journal.run_record(call.intent).await.unwrap().unwrap();
+    let page = journal.records.run_record(call.intent).await.unwrap().unwrap();
     assert!(page.receipt.unwrap().delivered);
-    assert_eq!(journal.run_record(IntentId::random()).await.unwrap(), None);
-    assert_eq!(Journal::in_memory().run_record(call.intent).await.unwrap(), None);
+    assert_eq!(journal.records.run_record(IntentId::random()).await.unwrap(), None);
+    assert_eq!(Journal::in_memory().records.run_record(call.intent).await.unwrap(), None);
     let denied = another();
     hold(&journal, &denied).await;
     resolve(&journal, &denied, Resolution::Denied).await;
-    let page = journal.run_record(denied.intent).await.unwrap().unwrap();
+    let page = journal.records.run_record(denied.intent).await.unwrap().unwrap();
     assert_eq!(page.events.last().unwrap().by.as_deref(), Some("anna"));
     assert_eq!((page.receipt, page.approved_manifest), (None, None));
 }
@@ -121,10 +121,10 @@ async fn the_manifest_is_that_of_the_last_wait() {
         grants: Vec::new(),
         arguments: None,
     };
-    journal.resolve(vec![approved]).await.unwrap();
+    journal.decisions.resolve(vec![approved]).await.unwrap();
     resolve(&journal, &call, Resolution::Cancelled).await;
     hold(&journal, &call).await;
-    let page = journal.run_record(call.intent).await.unwrap().unwrap();
+    let page = journal.records.run_record(call.intent).await.unwrap().unwrap();
     assert_eq!(page.approved_manifest, None);
 }
 
@@ -134,17 +134,21 @@ async fn the_page_is_that_of_the_latest_agent_after_many_records_of_an_earlier_o
     let (_folder, _path, journal) = new_journal();
     let first = another();
     assert!(matches!(start(&journal, &first, None).await, StartResult::New));
-    journal.record_stop(&[first.intent; 1_001], "otto", "a2g/cancel").await.unwrap();
-    journal.release(first.intent).await.unwrap();
-    let page = journal.run_record(first.intent).await.unwrap().unwrap();
+    journal.decisions.record_stop(&[first.intent; 1_001], "otto", "a2g/cancel").await.unwrap();
+    journal.claims.release(first.intent).await.unwrap();
+    let page = journal.records.run_record(first.intent).await.unwrap().unwrap();
     assert_eq!((&*page.agent, page.events.len()), ("did:a:b", 1_000));
     let second = Call { agent: AgentDid::parse("did:a:other").unwrap(), ..first.clone() };
     hold(&journal, &second).await;
     for agent in [&first.agent, &second.agent] {
-        journal.record_revocation(Some(agent), Some(first.intent), agent.as_str(), 0).await.unwrap();
+        journal
+            .decisions
+            .record_revocation(Some(agent), Some(first.intent), agent.as_str(), 0)
+            .await
+            .unwrap();
     }
-    journal.record_stop(&[first.intent], "anna", "a2g/cancel").await.unwrap();
-    let page = journal.run_record(first.intent).await.unwrap().unwrap();
+    journal.decisions.record_stop(&[first.intent], "anna", "a2g/cancel").await.unwrap();
+    let page = journal.records.run_record(first.intent).await.unwrap().unwrap();
     assert_eq!(&*page.agent, "did:a:other");
     let events = page.events.iter().map(|event| (event.kind, event.by.as_deref())).collect::<Vec<_>>();
     assert_eq!(events, [("held", None), ("revocation", Some("did:a:other")), ("stopped", Some("anna"))]);
@@ -158,12 +162,12 @@ async fn a_pruned_run_has_what_was_carried_over() {
     // The claim is pruned, and its receipt becomes the first record.
     run_with(&journal, &kept, receipt(&kept, End::ResultNotJson), LATER).await;
     deliver(&journal, 2).await;
-    let before = journal.run_record(kept.intent).await.unwrap().unwrap().receipt;
+    let before = journal.records.run_record(kept.intent).await.unwrap().unwrap().receipt;
     assert_eq!(crate::prune(&path, NOW + Duration::SECOND, NOW).unwrap().receipts, 1);
-    let page = journal.run_record(pruned.intent).await.unwrap().unwrap();
+    let page = journal.records.run_record(pruned.intent).await.unwrap().unwrap();
     assert_eq!(page.receipt, None);
     assert_eq!(page.events.iter().map(|event| event.kind).collect::<Vec<_>>(), ["used"]);
-    let page = journal.run_record(kept.intent).await.unwrap().unwrap();
+    let page = journal.records.run_record(kept.intent).await.unwrap().unwrap();
     assert_eq!(page.receipt, before);
     assert!(page.receipt.unwrap().previous_hash.is_some());
     assert_eq!(page.events.iter().map(|event| event.kind).collect::<Vec<_>>(), ["receipt", "used"]);
@@ -183,9 +187,9 @@ async fn a_damaged_record_is_an_error() {
         hold(&journal, &call).await;
         resolve(&journal, &call, Resolution::Approved).await;
         run(&journal, &call).await;
-        assert!(journal.run_record(call.intent).await.unwrap().is_some());
+        assert!(journal.records.run_record(call.intent).await.unwrap().is_some());
         assert_eq!(Connection::open(&path).unwrap().execute(sql, []).unwrap(), 1);
-        let page = journal.run_record(call.intent).await.map(drop);
+        let page = journal.records.run_record(call.intent).await.map(drop);
         assert!(matches!(page, Err(JournalError::Broken(BrokenError::Read(_)))), "{sql}: {page:?}");
     }
 }
@@ -201,28 +205,28 @@ async fn calls_of_an_interrupted_run_are_counted_beyond_the_longest_list() {
     let usage = CallUsage { max_calls: bound(100_000), max_parallel: bound(1), count: 0, calls: Vec::new() };
     let fallback_receipt =
         &Receipt { calls: Some(usage), ..receipt(&parent, End::Aborted(AbortReason::Lost)) };
-    assert!(matches!(journal.claim(&parent, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claims.claim(&parent, LATER, None), Ok(ClaimResult::New)));
     let request =
         StartRequest { call: &parent, keep_until: LATER, proof: None, fallback_receipt, task: None };
-    assert!(matches!(journal.start(request, NOW).await, Ok(StartResult::New)));
+    assert!(matches!(journal.claims.start(request, NOW).await, Ok(StartResult::New)));
     let nested = |ordinal| Call { intent: parent.intent.nested(ordinal), ..another() };
     // The last one is after too many calls without a record.
     for ordinal in [1, 1000, 1800, 4000] {
         let refused = IntentSummary::from_call(&nested(ordinal));
-        journal.record_refusal(&refused, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
+        journal.decisions.record_refusal(&refused, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
     }
     run(&journal, &nested(2700)).await;
     // Another agent can derive the ids as well.
     let other = AgentDid::parse("did:a:other").unwrap();
     for ordinal in [1, 2, 3500] {
         let foreign = IntentSummary { agent: other.clone(), ..IntentSummary::from_call(&nested(ordinal)) };
-        journal.record_refusal(&foreign, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
+        journal.decisions.record_refusal(&foreign, a2g_types::fault::BlockedBy::VerdictDenied, "no", NOW);
     }
     hold(&journal, &Call { agent: other.clone(), ..nested(3) }).await;
     run(&journal, &Call { agent: other, ..nested(3600) }).await;
     drop(journal);
     let journal = open_journal(&path).0;
-    let stage = journal.stage(parent.intent, IfFull::Wait).await.unwrap();
+    let stage = journal.claims.stage(parent.intent, IfFull::Wait).await.unwrap();
     let Some((_, Stage::Finished(aborted))) = &stage else { panic!("{stage:?}") };
     let calls = aborted.calls.as_ref().unwrap();
     let listed = calls.calls.iter().map(|call| call.ordinal).collect::<Vec<_>>();

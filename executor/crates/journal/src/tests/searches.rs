@@ -14,7 +14,7 @@ use a2g_types::outcome::{Contact, Denial, DenialReason, GrantedArea, NetworkUsag
 /// Runs a call that ends with a receipt at a time.
 pub(super) async fn run_with(journal: &Journal, call: &Call, receipt: Receipt, ended: OffsetDateTime) {
     assert!(matches!(start(journal, call, None).await, StartResult::New));
-    journal.finish(Arc::new(receipt), None, Reporting::Here, ended).await.unwrap();
+    journal.claims.finish(Arc::new(receipt), None, Reporting::Here, ended).await.unwrap();
 }
 
 pub(super) fn call_of(agent: &str, tool: &str) -> Call {
@@ -34,7 +34,7 @@ fn refused_by(filter: Filter) -> RefusalSearch {
 }
 
 async fn search(journal: &Journal, search: &RunSearch) -> Page<RunSummary> {
-    journal.search_runs(search.clone(), |_| true, None, 1000).await.unwrap()
+    journal.records.search_runs(search.clone(), |_| true, None, 1000).await.unwrap()
 }
 
 async fn found(journal: &Journal, sought: &RunSearch) -> Vec<IntentId> {
@@ -53,7 +53,7 @@ async fn pages_have_no_gaps_and_no_duplicates_while_runs_are_added() {
     let mut before = None;
     let mut seen = Vec::new();
     loop {
-        let page = journal.search_runs(RunSearch::default(), |_| true, before, 3).await.unwrap();
+        let page = journal.records.search_runs(RunSearch::default(), |_| true, before, 3).await.unwrap();
         assert!(page.is_complete && page.items.len() <= 3);
         seen.extend(page.items.iter().map(|run| (run.number, run.intent)));
         before = page.next;
@@ -67,9 +67,10 @@ async fn pages_have_no_gaps_and_no_duplicates_while_runs_are_added() {
     assert_eq!(seen, expected.into_iter().rev().collect::<Vec<_>>());
     // One run is sought even if none is wanted: the caller would never come to an end.
     let oldest = RunSearch { text: Some(oldest.to_string()), ..RunSearch::default() };
-    let page = journal.search_runs(oldest, |_| true, None, 0).await.unwrap();
+    let page = journal.records.search_runs(oldest, |_| true, None, 0).await.unwrap();
     assert_eq!(page.items.len(), 1);
-    let empty = Journal::in_memory().search_runs(RunSearch::default(), |_| true, None, 3).await.unwrap();
+    let empty =
+        Journal::in_memory().records.search_runs(RunSearch::default(), |_| true, None, 3).await.unwrap();
     assert_eq!(empty, Page::default());
     assert!(empty.is_complete && empty.next.is_none());
 }
@@ -162,18 +163,21 @@ async fn only_runs_of_permitted_agents_are_found() {
     for agent in [None, Some(&mine.agent), Some(&other.agent)] {
         let expected = if agent == Some(&other.agent) { 0 } else { 2 };
         let sought = by(Filter { agent: agent.cloned(), ..Filter::default() });
-        let page = journal.search_runs(sought, permitted, None, 10).await.unwrap();
+        let page = journal.records.search_runs(sought, permitted, None, 10).await.unwrap();
         assert_eq!(page.items.iter().filter(|run| run.agent == "did:a:mine").count(), expected);
         assert_eq!(page.items.len(), expected);
         let sought = refused_by(Filter { agent: agent.cloned(), ..Filter::default() });
-        let page = journal.search_refusals(sought, permitted, None, 10).await.unwrap();
+        let page = journal.records.search_refusals(sought, permitted, None, 10).await.unwrap();
         assert_eq!(page.items.len(), expected / 2);
         assert!(page.items.iter().all(|found| found.refusal.agent == "did:a:mine"));
     }
     // A receipt of another agent is not even parsed.
     let connection = Connection::open(&path).unwrap();
     connection.execute("UPDATE records SET body = x'7b' WHERE agent = 'did:a:other'", []).unwrap();
-    assert_eq!(journal.search_runs(RunSearch::default(), permitted, None, 10).await.unwrap().items.len(), 2);
+    assert_eq!(
+        journal.records.search_runs(RunSearch::default(), permitted, None, 10).await.unwrap().items.len(),
+        2
+    );
 }
 
 /// A receipt with a text of its own in each field that is searched.
@@ -398,21 +402,21 @@ async fn a_damaged_receipt_is_an_error() {
         let sought =
             RunSearch { text: body.starts_with('x').then(|| "{".to_owned()), ..RunSearch::default() };
         let errors = [
-            journal.search_runs(RunSearch::default(), |_| true, None, 9).await.map(drop),
-            journal.search_runs(sought, |_| true, None, 9).await.map(drop),
+            journal.records.search_runs(RunSearch::default(), |_| true, None, 9).await.map(drop),
+            journal.records.search_runs(sought, |_| true, None, 9).await.map(drop),
         ];
         for error in errors {
             assert!(matches!(error, Err(JournalError::Broken(BrokenError::Read(_)))), "{body}: {error:?}");
         }
         // The other pages are answered.
-        let page = journal.search_runs(RunSearch::default(), |_| true, None, 1).await.unwrap();
+        let page = journal.records.search_runs(RunSearch::default(), |_| true, None, 1).await.unwrap();
         assert_eq!(page.items.len(), 1);
         assert!(matches!(journal.condition(), Condition::Works));
     }
 }
 
 fn refuse(journal: &Journal, call: &Call, blocked_by: BlockedBy, message: &str, at: OffsetDateTime) {
-    journal.record_refusal(&IntentSummary::from_call(call), blocked_by, message, at);
+    journal.decisions.record_refusal(&IntentSummary::from_call(call), blocked_by, message, at);
 }
 
 fn numbers(page: &Page<NumberedRefusal>) -> Vec<u64> {
@@ -479,7 +483,7 @@ async fn refusals_are_searched_like_runs() {
             assert_eq!(earlier(found), expected, "{sought:?} {period}");
         }
     }
-    let refusal = &journal.search_refusals(all(), |_| true, Some(3), 1).await.unwrap().items[0];
+    let refusal = &journal.records.search_refusals(all(), |_| true, Some(3), 1).await.unwrap().items[0];
     let expected = (2, y.intent, "Reason 1", NOW + Duration::minutes(1));
     let NumberedRefusal { number, refusal, main_argument: _ } = refusal;
     assert_eq!((*number, refusal.intent, &*refusal.message, refusal.at), expected);

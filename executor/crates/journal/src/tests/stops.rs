@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::prune;
-use a2g_types::stop::{OperatorReason, StopTarget};
+use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 
 const FAR: OffsetDateTime = time::macros::datetime!(2030-01-01 0:00 UTC);
 
@@ -23,35 +23,35 @@ async fn stops_survive_a_restart_until_they_are_lifted() {
     let (_folder, path, journal) = new_journal();
     let targets = [agent(), tool(), StopTarget::Everything];
     for target in &targets {
-        journal.set_stop(&stop(target.clone(), "first")).await.unwrap();
+        journal.decisions.set_stop(&stop(target.clone(), "first")).await.unwrap();
     }
-    journal.set_stop(&stop(tool(), "second")).await.unwrap();
-    assert!(journal.take_stops().is_empty(), "only those of an earlier process");
+    journal.decisions.set_stop(&stop(tool(), "second")).await.unwrap();
+    assert!(journal.decisions.take_stops().is_empty(), "only those of an earlier process");
     assert!(holds(&path), "{}", verify_journal(&path, None));
     drop(journal);
     let journal = open_journal(&path).0;
     let expected = [stop(agent(), "first"), stop(StopTarget::Everything, "first"), stop(tool(), "second")];
-    assert_eq!(journal.take_stops(), expected);
-    assert!(journal.take_stops().is_empty());
-    assert!(journal.lift_stop(&tool(), "otto").await.unwrap());
-    assert!(!journal.lift_stop(&tool(), "otto").await.unwrap());
-    assert!(journal.lift_stop(&agent(), "otto").await.unwrap());
+    assert_eq!(journal.decisions.take_stops(), expected);
+    assert!(journal.decisions.take_stops().is_empty());
+    assert!(journal.decisions.lift_stop(&tool(), "otto").await.unwrap());
+    assert!(!journal.decisions.lift_stop(&tool(), "otto").await.unwrap());
+    assert!(journal.decisions.lift_stop(&agent(), "otto").await.unwrap());
     run(&journal, &another()).await;
     assert!(holds(&path), "{}", verify_journal(&path, None));
     drop(journal);
     let journal = open_journal(&path).0;
-    assert_eq!(journal.take_stops(), [stop(StopTarget::Everything, "first")]);
-    assert!(journal.lift_stop(&StopTarget::Everything, "otto").await.unwrap());
+    assert_eq!(journal.decisions.take_stops(), [stop(StopTarget::Everything, "first")]);
+    assert!(journal.decisions.lift_stop(&StopTarget::Everything, "otto").await.unwrap());
     drop(journal);
-    assert!(open_journal(&path).0.take_stops().is_empty());
+    assert!(open_journal(&path).0.decisions.take_stops().is_empty());
     assert!(holds(&path), "{}", verify_journal(&path, None));
 }
 
 #[tokio::test]
 async fn a_backup_has_the_stops_in_force() {
     let (folder, path, journal) = new_journal();
-    assert!(!journal.lift_stop(&agent(), "otto").await.unwrap());
-    journal.set_stop(&stop(agent(), "why")).await.unwrap();
+    assert!(!journal.decisions.lift_stop(&agent(), "otto").await.unwrap());
+    journal.decisions.set_stop(&stop(agent(), "why")).await.unwrap();
     run(&journal, &another()).await;
     let backup = folder.path().join("backup.db");
     back_up(&path, &backup).unwrap();
@@ -59,20 +59,20 @@ async fn a_backup_has_the_stops_in_force() {
     wait_for_the_writer(&path);
     restore(&backup, &path, true).unwrap();
     let journal = open_journal(&path).0;
-    assert_eq!(journal.take_stops(), [stop(agent(), "why")]);
-    journal.lift_stop(&agent(), "otto").await.unwrap();
+    assert_eq!(journal.decisions.take_stops(), [stop(agent(), "why")]);
+    journal.decisions.lift_stop(&agent(), "otto").await.unwrap();
     drop(journal);
-    assert_eq!(open_journal(&path).0.take_stops(), []);
+    assert_eq!(open_journal(&path).0.decisions.take_stops(), []);
 }
 
 #[tokio::test]
 async fn pruning_keeps_the_stops_in_force() {
     let (_folder, path, journal) = new_journal();
-    journal.set_stop(&stop(agent(), "first")).await.unwrap();
-    journal.set_stop(&stop(agent(), "second")).await.unwrap();
-    journal.set_stop(&stop(tool(), "lifted")).await.unwrap();
-    journal.lift_stop(&tool(), "otto").await.unwrap();
-    journal.set_stop(&stop(StopTarget::Everything, "third")).await.unwrap();
+    journal.decisions.set_stop(&stop(agent(), "first")).await.unwrap();
+    journal.decisions.set_stop(&stop(agent(), "second")).await.unwrap();
+    journal.decisions.set_stop(&stop(tool(), "lifted")).await.unwrap();
+    journal.decisions.lift_stop(&tool(), "otto").await.unwrap();
+    journal.decisions.set_stop(&stop(StopTarget::Everything, "third")).await.unwrap();
     run(&journal, &another()).await;
     deliver(&journal, 1).await;
     for round in 0..3 {
@@ -82,14 +82,14 @@ async fn pruning_keeps_the_stops_in_force() {
         deliver(&journal, 1).await;
     }
     // The server lifts and replaces copies like the originals.
-    assert!(journal.lift_stop(&agent(), "otto").await.unwrap());
-    assert!(!journal.lift_stop(&tool(), "otto").await.unwrap());
-    journal.set_stop(&stop(StopTarget::Everything, "fourth")).await.unwrap();
+    assert!(journal.decisions.lift_stop(&agent(), "otto").await.unwrap());
+    assert!(!journal.decisions.lift_stop(&tool(), "otto").await.unwrap());
+    journal.decisions.set_stop(&stop(StopTarget::Everything, "fourth")).await.unwrap();
     assert!(holds(&path), "{}", verify_journal(&path, None));
     prune(&path, FAR, NOW).unwrap();
     assert!(holds(&path), "{}", verify_journal(&path, None));
     drop(journal);
-    assert_eq!(open_journal(&path).0.take_stops(), [stop(StopTarget::Everything, "fourth")]);
+    assert_eq!(open_journal(&path).0.decisions.take_stops(), [stop(StopTarget::Everything, "fourth")]);
 }
 
 #[tokio::test]
@@ -107,9 +107,9 @@ async fn changes_of_stops_are_found() {
         ),
     ] {
         let (_folder, path, journal) = new_journal();
-        journal.set_stop(&stop(agent(), "lifted")).await.unwrap();
-        journal.lift_stop(&agent(), "otto").await.unwrap();
-        journal.set_stop(&stop(tool(), "why")).await.unwrap();
+        journal.decisions.set_stop(&stop(agent(), "lifted")).await.unwrap();
+        journal.decisions.lift_stop(&agent(), "otto").await.unwrap();
+        journal.decisions.set_stop(&stop(tool(), "why")).await.unwrap();
         run(&journal, &another()).await;
         drop(journal);
         wait_for_the_writer(&path);

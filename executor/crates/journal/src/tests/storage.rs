@@ -168,7 +168,7 @@ async fn replaced_files_break_the_journal() {
             vanish(&path);
             if writes {
                 let call = another();
-                let _may_be_broken_already = journal.claim(&call, LATER, None);
+                let _may_be_broken_already = journal.claims.claim(&call, LATER, None);
                 let began = start_claimed(&journal, &call, None, None).await;
                 assert!(matches!(began, Err(JournalError::Broken(_))), "{how}: {began:?}");
             }
@@ -281,8 +281,8 @@ async fn backups_are_checked_private_and_restorable() {
     let journal = open_journal(&path).0;
     assert_eq!((journal.head().number, mode(&path)), (1, 0o600));
     assert!(
-        journal.find(&first, None).await.unwrap().is_some()
-            && journal.find(&second, None).await.unwrap().is_none()
+        journal.claims.find(&first, None).await.unwrap().is_some()
+            && journal.claims.find(&second, None).await.unwrap().is_none()
     );
     close(journal, &path);
     // A damaged backup changes nothing.

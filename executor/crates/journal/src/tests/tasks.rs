@@ -107,7 +107,7 @@ async fn stored_tasks_override_the_task_of_the_start() {
     let (_folder, path, journal) = new_journal();
     for (call, is_written) in [(another(), false), (another(), true)] {
         let first = JournalTask { task: call.intent, ..task("did:a:b", NOW, false, "will") };
-        assert!(matches!(journal.claim(&call, LATER, None).unwrap(), ClaimResult::New));
+        assert!(matches!(journal.claims.claim(&call, LATER, None).unwrap(), ClaimResult::New));
         start_claimed(&journal, &call, None, Some(&first)).await.unwrap();
         if is_written {
             let newer = JournalTask { document: "newer".to_owned(), ..first };

@@ -158,11 +158,16 @@ async fn figures_are_those_of_the_receipts() {
         ("did:a:x", BlockedBy::VerdictDenied),
     ];
     for (agent, reason) in refusals {
-        journal.record_refusal(&IntentSummary::from_call(&call_of(agent, "read")), reason, "no", NOW);
+        journal.decisions.record_refusal(
+            &IntentSummary::from_call(&call_of(agent, "read")),
+            reason,
+            "no",
+            NOW,
+        );
     }
     journal.flush().await.unwrap();
 
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
+    let usage = journal.records.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
     assert!(usage.is_complete && usage.are_refusals_complete && !usage.is_grouping_truncated);
     assert_eq!(usage.searched_until, Some(NOW));
     check_figures(&usage.total, &runs.iter().collect::<Vec<_>>());
@@ -195,21 +200,26 @@ async fn figures_are_those_of_the_receipts() {
     assert_eq!(lower_case(agent("did:a:y")), by_reason(1, 0));
 
     // Only the permitted agents count.
-    let usage = journal.usage(None, |agent| agent == "did:a:y", u64::MAX, None).await.unwrap().finish();
+    let usage =
+        journal.records.usage(None, |agent| agent == "did:a:y", u64::MAX, None).await.unwrap().finish();
     let own = runs.iter().filter(|receipt| receipt.agent.as_str() == "did:a:y").collect::<Vec<_>>();
     check_figures(&usage.total, &own);
     assert_eq!((usage.agents.len(), lower_case(&usage.total)), (1, by_reason(1, 0)));
     // Only what ended since the time counts.
-    let usage =
-        journal.usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX, None).await.unwrap().finish();
+    let usage = journal
+        .records
+        .usage(Some(NOW + Duration::minutes(9)), |_| true, u64::MAX, None)
+        .await
+        .unwrap()
+        .finish();
     check_figures(&usage.total, &runs[9..].iter().collect::<Vec<_>>());
     assert_eq!(usage.total.refusals, BTreeMap::new());
     // The latest receipts count, and the answer says that there are more.
-    let usage = journal.usage(None, |_| true, 7, None).await.unwrap().finish();
+    let usage = journal.records.usage(None, |_| true, 7, None).await.unwrap().finish();
     check_figures(&usage.total, &runs[17..].iter().collect::<Vec<_>>());
     assert!(!usage.is_complete && usage.are_refusals_complete);
     assert_eq!(usage.searched_until, Some(NOW + Duration::minutes(17)));
-    let none = Journal::in_memory().usage(None, |_| true, 7, None).await.unwrap().finish();
+    let none = Journal::in_memory().records.usage(None, |_| true, 7, None).await.unwrap().finish();
     assert!(none.is_complete && none.total.runs == 0 && none.total.wall.is_none());
 
     let reader = Reader::open(&path).unwrap();
@@ -242,7 +252,7 @@ async fn the_series_has_every_run_in_its_bucket() {
         run_with(&journal, &call, nth_receipt(&call, n), ended).await;
     }
     let span = SeriesSpan::new(NOW, NOW + Duration::minutes(90));
-    let usage = journal.usage(None, |_| true, u64::MAX, Some(span)).await.unwrap().finish();
+    let usage = journal.records.usage(None, |_| true, u64::MAX, Some(span)).await.unwrap().finish();
     let UsageSeries { width, buckets } = usage.series.unwrap();
     assert_eq!((width.as_secs(), buckets.len(), buckets[0].begin), (120, 46, NOW));
     for (number, bucket) in buckets.iter().enumerate() {
@@ -307,7 +317,7 @@ async fn needs_are_the_greatest_of_the_measured_runs() {
     runs("did:a:y", "fetch", &|receipt| contacts(receipt, vec![contact("http://b.test:80", 1)])).await;
     // One call is not listed.
     runs("did:a:y", "fetch", &|receipt| calls(receipt, 2, vec![nested(1, "read", NestedEnd::Success)])).await;
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
+    let usage = journal.records.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
     assert!(!usage.are_needs_truncated);
     let [first, second] = &usage.needs[..] else { panic!("{:?}", usage.needs) };
     assert_eq!(
@@ -344,10 +354,15 @@ async fn the_number_of_groups_is_bounded() {
     let (_folder, _path, journal) = new_journal();
     for n in 0..250 {
         let call = call_of(&format!("did:a:{n}"), "t");
-        journal.record_refusal(&IntentSummary::from_call(&call), BlockedBy::VerdictDenied, "no", NOW);
+        journal.decisions.record_refusal(
+            &IntentSummary::from_call(&call),
+            BlockedBy::VerdictDenied,
+            "no",
+            NOW,
+        );
     }
     journal.flush().await.unwrap();
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
+    let usage = journal.records.usage(None, |_| true, u64::MAX, None).await.unwrap().finish();
     assert_eq!((usage.agents.len(), usage.tools.len()), (200, 1));
     assert!(usage.is_grouping_truncated && !usage.are_needs_truncated);
     assert_eq!(usage.total.refusals.values().sum::<u64>(), 250);
@@ -359,7 +374,7 @@ async fn a_damaged_receipt_is_an_error() {
     run(&journal, &another()).await;
     let sql = "UPDATE records SET body = x'7b' WHERE kind = 'receipt'";
     assert_eq!(Connection::open(&path).unwrap().execute(sql, []).unwrap(), 1);
-    let usage = journal.usage(None, |_| true, u64::MAX, None).await.map(drop);
+    let usage = journal.records.usage(None, |_| true, u64::MAX, None).await.map(drop);
     assert!(matches!(usage, Err(JournalError::Broken(BrokenError::Read(_)))), "{usage:?}");
 }
 
@@ -377,14 +392,14 @@ async fn merged_sums_are_those_of_one_journal_with_all_runs() {
             run_with(journal, &call, nth_receipt(&call, n), ended).await;
             if n % 5 == 0 {
                 let refused = IntentSummary::from_call(&call_of(&agent, "read"));
-                journal.record_refusal(&refused, BlockedBy::VerdictDenied, "no", NOW);
+                journal.decisions.record_refusal(&refused, BlockedBy::VerdictDenied, "no", NOW);
             }
         }
     }
     let span = SeriesSpan::new(NOW, NOW + Duration::minutes(90));
     let sums = async |journal: &Journal| {
         journal.flush().await.unwrap();
-        journal.usage(Some(NOW), |_| true, u64::MAX, Some(span)).await.unwrap()
+        journal.records.usage(Some(NOW), |_| true, u64::MAX, Some(span)).await.unwrap()
     };
     let mut merged = sums(first).await;
     let other = sums(second).await;

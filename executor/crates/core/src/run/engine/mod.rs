@@ -25,10 +25,11 @@ use super::stored_waits::StoredWaits;
 use super::subscribers::Subscribers;
 use super::waits::Waits;
 use super::{ExecutorSettings, Parts};
-use a2g_journal::Journal;
+use a2g_journal::IntentClaims;
 use a2g_metrics::Metrics;
 use a2g_sandbox::egress::Egress;
 use a2g_types::clock::Clock;
+use a2g_types::durability::Durability;
 use std::sync::Arc;
 
 /// What runs calls.
@@ -37,7 +38,8 @@ pub struct Engine {
     catalogue: Arc<Catalogue>,
     policies: Arc<Policies>,
     refusals: Arc<Refusals>,
-    journal: Arc<Journal>,
+    journal_claims: Arc<IntentClaims>,
+    durability: Durability,
     node: Arc<Node>,
     peers: Arc<Peers>,
     passing: Arc<Passing>,
@@ -75,7 +77,8 @@ impl Engine {
             catalogue: Arc::clone(&parts.catalogue),
             policies: Arc::clone(&parts.policies),
             refusals: Arc::clone(&parts.refusals),
-            journal: Arc::clone(&parts.journal),
+            journal_claims: Arc::clone(&parts.journal.claims),
+            durability: parts.journal.durability(),
             node: Arc::clone(&parts.node),
             peers: Arc::clone(&parts.peers),
             passing: Arc::clone(&parts.passing),

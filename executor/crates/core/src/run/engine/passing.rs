@@ -501,13 +501,13 @@ impl Engine {
         match &end {
             Ok(PassedEnd::Finished(receipt)) => {
                 events.complete(receipt);
-                self.journal.close_elsewhere(call.intent, Arc::clone(receipt));
+                self.journal_claims.close_elsewhere(call.intent, Arc::clone(receipt));
                 self.subscribers.publish_finished(receipt);
                 self.passing.passed.fetch_add(1, Relaxed);
             }
             Ok(PassedEnd::Returned(_) | PassedEnd::Kept) => {
                 tracing::debug!("the other node has not run the call");
-                self.journal.announce_stage(call.intent, Stage::Queued);
+                self.journal_claims.announce_stage(call.intent, Stage::Queued);
                 running.take_back();
             }
             Err(_) => self.claims.release(call.intent).await?,
@@ -544,7 +544,7 @@ impl Engine {
                             continue;
                         }
                         Some(Ok(event)) => {
-                            self.journal.announce_stage(call.intent, Stage::Running);
+                            self.journal_claims.announce_stage(call.intent, Stage::Running);
                             events.deliver(event);
                             continue;
                         }

@@ -91,7 +91,7 @@ impl ClaimedCall {
             tool: tool.clone(),
             door: *door,
             approved_by: self.approved_by.clone(),
-            durability: self.engine.journal.durability(),
+            durability: self.engine.durability,
             parent: parent.clone(),
             calls,
             signature: descriptor.and_then(|descriptor| descriptor.signature.clone()),
@@ -332,12 +332,12 @@ impl Ended {
 
     async fn store(self) -> Result<Arc<Receipt>, Fault> {
         let Self { engine, verdict, times, persistence, claim, receipt, _open } = self;
-        engine.journal.announce_stage(receipt.intent, Stage::Ended);
+        engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = engine.clock.now();
-        let result = engine.journal.finish(Arc::clone(&receipt), task, reporting, now).await;
-        result.map_err(|error| journal_fault(&error))?;
+        let result = engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await;
+        result.map_err(journal_fault)?;
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;
         let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);

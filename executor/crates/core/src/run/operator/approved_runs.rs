@@ -235,11 +235,11 @@ impl Operator {
         };
         let now = self.clock.now();
         let withdrawn =
-            new_resolution(&self.journal, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
+            new_resolution(&self.decisions, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
         let moved = self.intents.update(|intents| {
             let wait = intents.waits.wait_again(taken)?;
-            let withdrawal = self.journal.resolve(vec![withdrawn]);
-            Some((wait, withdrawal, self.journal.hold(call, text, escalated.expires_at())))
+            let withdrawal = self.decisions.resolve(vec![withdrawn]);
+            Some((wait, withdrawal, self.decisions.hold(call, text, escalated.expires_at())))
         });
         let Some((wait, withdrawal, held)) = moved else { return };
         let held = match withdrawal.await {
@@ -257,7 +257,7 @@ impl Operator {
                 busy_fault("the intent was decided in the meantime: send it again")
             }
             Ok(HoldResult::Conflict) => intent_conflict_fault(call.intent),
-            Err(error) => journal_fault(&error),
+            Err(error) => journal_fault(error),
         };
         if self.intents.end_wait(wait) {
             self.refusals.record(Some(&IntentSummary::from_call(call)), fault);

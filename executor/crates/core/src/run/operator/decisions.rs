@@ -164,13 +164,13 @@ impl Operator {
         let recorded = ResolvedIntent {
             manifest: approval.manifest.clone(),
             basis: approval.basis.map(DecisionBasis::hash),
-            ..new_decision(&self.journal, escalated, Resolution::PartlyApproved, &by, self.clock.now())
+            ..new_decision(&self.decisions, escalated, Resolution::PartlyApproved, &by, self.clock.now())
         };
         let recording = self.intents.read(|intents| {
             intents.waits.check_current(taken).map_err(outdated_fault)?;
             let agent = &escalated.call().agent;
             self.policies.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
-            Ok(self.journal.resolve(vec![recorded]))
+            Ok(self.decisions.resolve(vec![recorded]))
         });
         let recording = match recording {
             Ok(recording) => recording,
@@ -187,7 +187,7 @@ impl Operator {
             Ok(_one) => {}
             Err(error) => {
                 self.intents.release_taken(taken);
-                return Err(journal_fault(&error));
+                return Err(journal_fault(error));
             }
         }
         self.intents
@@ -385,14 +385,14 @@ impl Operator {
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
         let now = self.clock.now();
-        let approved = new_decision(&self.journal, escalated, Resolution::Approved, &approval.by, now);
+        let approved = new_decision(&self.decisions, escalated, Resolution::Approved, &approval.by, now);
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
         let recorded = self.intents.update(|intents| {
             intents.waits.check_current(taken).map_err(outdated_fault)?;
             let Call { intent, agent, .. } = escalated.call();
             self.policies.check_authors(*intent, authors, needs_others.then_some(agent))?;
-            let recording = self.journal.resolve(vec![approved]);
+            let recording = self.decisions.resolve(vec![approved]);
             intents.waits.mark_approving(taken);
             Ok(recording)
         });
@@ -404,7 +404,7 @@ impl Operator {
                     not_waiting_fault()
                 }
                 Ok(_one) => return Ok(claimed),
-                Err(error) => journal_fault(&error),
+                Err(error) => journal_fault(error),
             },
         };
         // From now on, a cancel ends the wait and no longer the run.

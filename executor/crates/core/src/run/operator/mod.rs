@@ -23,7 +23,7 @@ use super::waits::{EndedIntents, Waits};
 use super::{AgentFilter, Engine, ExecutorSettings, Parts, all_agents};
 use crate::run::engine::stored_calls::{CallStore, StoredCalls};
 use a2g_intent::{Ended, EndedAll, StopEffect};
-use a2g_journal::{Journal, JournalError, Resolution};
+use a2g_journal::{Decisions, JournalError, Resolution};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -45,7 +45,7 @@ pub struct Operator {
     catalogue: Arc<Catalogue>,
     policies: Arc<Policies>,
     refusals: Arc<Refusals>,
-    journal: Arc<Journal>,
+    decisions: Arc<Decisions>,
     node: Arc<Node>,
     peers: Arc<Peers>,
     stored_calls: Arc<StoredCalls>,
@@ -74,7 +74,7 @@ impl Operator {
             catalogue: Arc::clone(&parts.catalogue),
             policies: Arc::clone(&parts.policies),
             refusals: Arc::clone(&parts.refusals),
-            journal: Arc::clone(&parts.journal),
+            decisions: Arc::clone(&parts.journal.decisions),
             node: Arc::clone(&parts.node),
             peers: Arc::clone(&parts.peers),
             stored_calls: Arc::clone(&parts.stored_calls),
@@ -149,7 +149,7 @@ impl Operator {
         let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
             Some(Ended::Wait(recording)) => recording.await.map(drop),
             Some(Ended::Run(StopEffect::First)) => {
-                self.journal.record_stop(&[intent], by, "a2g/cancel").await
+                self.decisions.record_stop(&[intent], by, "a2g/cancel").await
             }
             // The journal has the caller that stopped it first.
             Some(Ended::Run(StopEffect::Repeated)) => Ok(()),
@@ -222,9 +222,9 @@ impl Operator {
         let record_all = async {
             recording.await?;
             if !newly_stopped.is_empty() {
-                self.journal.record_stop(&newly_stopped, by, "g2a/revoke").await?;
+                self.decisions.record_stop(&newly_stopped, by, "g2a/revoke").await?;
             }
-            self.journal.record_revocation(agent, intent, by, count).await
+            self.decisions.record_revocation(agent, intent, by, count).await
         };
         let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
         let Some(intent) = intent else { return recorded.map(|()| count) };

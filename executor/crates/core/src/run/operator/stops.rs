@@ -68,7 +68,7 @@ impl Operator {
         // Everything up to the first `await` happens even if the caller disconnects.
         let (set, ended) = self.intents.update(|intents| {
             // Sent to the journal before its effects, so that a restart in between finds it.
-            let set = self.journal.set_stop(&stop);
+            let set = self.decisions.set_stop(&stop);
             let ended = intents.stop(stop.clone());
             let target = &stop.target;
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
@@ -79,7 +79,7 @@ impl Operator {
             if newly_stopped.is_empty() {
                 return Ok(());
             }
-            self.journal.record_stop(&newly_stopped, by, STOP_METHOD).await
+            self.decisions.record_stop(&newly_stopped, by, STOP_METHOD).await
         };
         // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
         let (set, withdrawn, stopped) = tokio::join!(set, recording, stopped);
@@ -106,7 +106,7 @@ impl Operator {
         // Sent under the lock, so that the journal gets a later stop of the target after this.
         let lifting = self.intents.read(|intents| {
             let number = intents.stops.get(target)?.number;
-            Some((number, self.journal.lift_stop(target, by)))
+            Some((number, self.decisions.lift_stop(target, by)))
         });
         let Some((number, recording)) = lifting else { return Ok(false) };
         // `false` from the journal means that another caller has lifted it there.
