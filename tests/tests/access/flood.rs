@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The promise is 200 ms, on a machine with nothing else to do.
-const HEALTHY: Duration = Duration::from_secs(2);
+const HEALTHY: Duration = Duration::from_secs(5);
 /// Number of connections held at once, if this process may have so many.
 const CONNECTIONS: u64 = 10_000;
 /// For everything else that this process has open.
@@ -113,6 +113,7 @@ fn health_checks_are_answered_during_ten_thousand_held_connections() {
     let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
     let address = executor.address();
     let watched = watch_during(address, || flood(address));
+    watched.assert_fair();
     assert!(watched.slowest < HEALTHY, "{watched:?}");
     assert_nothing_ran(&executor);
 }

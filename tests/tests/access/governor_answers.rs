@@ -245,7 +245,9 @@ fn a_request_that_is_escalated_after_its_repeat_has_run_gets_the_report() {
     let first = Mutex::new(Some(released));
     let governor = FakeGovernor::deciding(move |params| {
         let mut verdict = approval(params);
-        if let Some(released) = first.lock().unwrap().take() {
+        // Not in the condition, which would hold the lock while it waits.
+        let released = first.lock().unwrap().take();
+        if let Some(released) = released {
             released.recv_timeout(TIMEOUT).unwrap();
             verdict["verdict"] = json!("ESCALATE");
         }
