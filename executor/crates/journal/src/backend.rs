@@ -28,6 +28,9 @@ pub(super) struct Backend {
     is_closed: Arc<AtomicBool>,
 }
 
+/// Receives each receipt with the number of its record.
+type OnFinished = Box<dyn Fn(i64, &FinishRecord) + Send + Sync>;
+
 /// The storage of the journal.
 enum Storage {
     /// A file with one writer thread. `reader` answers look-ups of single rows, and `readers` long queries.
@@ -40,7 +43,7 @@ enum Storage {
         condition_sender: Arc<watch::Sender<Condition>>,
     },
     /// No storage. Counts the entries.
-    Memory { count: AtomicI64, on_finished: Box<dyn Fn(i64, &FinishRecord) + Send + Sync> },
+    Memory { count: AtomicI64, on_finished: OnFinished },
 }
 
 impl Backend {

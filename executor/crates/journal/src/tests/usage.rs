@@ -430,7 +430,7 @@ async fn merged_sums_are_those_of_one_journal_with_all_runs() {
     assert_eq!(sums_of(&text).to_json(100), None);
 
     // Runs are missing that one of them has not read.
-    let partial = first.usage(None, |_| true, 3, None).await.unwrap();
+    let partial = first.records.usage(None, |_| true, 3, None).await.unwrap();
     let until = partial.extent.searched_until;
     let mut merged = sums_of(&text);
     merged.merge(partial);
