@@ -167,7 +167,8 @@ fn a_folder_in_which_no_run_can_write_is_named_at_the_start() {
         let executor = Process::spawn("executor", &mut home.command());
         executor.listens_on();
         let said = executor.stderr();
-        let named = format!("folder={} owner={owner}:{owner} user={run_as}", workspace.display());
+        let named =
+            format!(r#""folder":"{}","owner":"{owner}:{owner}","user":"{run_as}""#, workspace.display());
         let lines = said.lines().filter(|line| line.contains("tools cannot write")).collect::<Vec<_>>();
         assert_eq!(lines.len(), usize::from(is_told), "{owner} {mode:o} {read_only}: {said}");
         assert!(lines.iter().all(|line| line.contains(&named)), "{said}");
