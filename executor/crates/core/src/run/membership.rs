@@ -49,7 +49,6 @@ impl Membership {
         operator: Arc<Operator>,
         queries: Arc<Queries>,
         call_store: Arc<CallStore>,
-        answers: Arc<Answers>,
     ) -> Self {
         Self {
             settings: Arc::clone(&parts.settings),
@@ -71,7 +70,7 @@ impl Membership {
             operator,
             queries,
             call_store,
-            answers,
+            answers: Arc::clone(&parts.answers),
         }
     }
 }

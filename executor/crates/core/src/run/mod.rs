@@ -147,6 +147,7 @@ struct Parts {
     journal: Arc<Journal>,
     node: Arc<Node>,
     peers: Arc<Peers>,
+    answers: Arc<Answers>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
     taken_over: Arc<TakenOverCalls>,
@@ -159,6 +160,7 @@ struct Parts {
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     sessions: SessionTasks,
+    egress: Option<Arc<Egress>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -242,11 +244,9 @@ pub struct IntentAnswer {
     pub receipt: Option<Arc<Receipt>>,
 }
 
-impl Executor {
-    /// Creates an executor from its parts, and restores the intents that waited and the stops that were in force when the
-    /// earlier process ended.
-    #[must_use]
-    pub fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
+impl Parts {
+    /// Restores the intents that waited and the stops that were in force, and makes what lies below the engine.
+    fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
         let intents = Arc::new(waits::restore_intents(&journal.decisions, clock.now()));
         let metrics = Arc::new(Metrics::new(journal.metrics()));
@@ -277,7 +277,7 @@ impl Executor {
             Arc::clone(&catalogue),
             Arc::clone(&taken_over),
         ));
-        let parts = Parts {
+        Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             settings: Arc::new(settings),
             catalogue,
@@ -285,6 +285,7 @@ impl Executor {
             refusals,
             journal,
             peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
+            answers,
             node,
             passing,
             stored_calls: Arc::default(),
@@ -297,8 +298,18 @@ impl Executor {
             subscribers: Arc::default(),
             metrics,
             sessions,
+            egress,
             clock,
-        };
+        }
+    }
+}
+
+impl Executor {
+    /// Creates an executor from its parts, and restores the intents that waited and the stops that were in force when the
+    /// earlier process ended.
+    #[must_use]
+    pub fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
+        let parts = Parts::new(settings, parts);
         let queries = Arc::new(Queries::new(&parts));
         let previews = Arc::new(Previews::new(&parts));
         let output = ExpectedOutput::default();
@@ -306,7 +317,6 @@ impl Executor {
         let call_store = Arc::new(CallStore::new(&parts));
         let engine = Arc::new(Engine::new(
             &parts,
-            egress,
             output,
             Arc::clone(&claims),
             Arc::clone(&call_store),
@@ -325,7 +335,6 @@ impl Executor {
             Arc::clone(&operator),
             Arc::clone(&queries),
             call_store,
-            answers,
         ));
         let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
         let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;

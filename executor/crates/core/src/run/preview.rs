@@ -300,30 +300,17 @@ impl Previews {
             .catalogue
             .find(call)
             .map(|loaded| loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.clone()));
-        let (tool, unusable) = match usable {
-            Ok(tool) => (tool, None),
-            Err(fault) => (None, Some(fault)),
-        };
-        let granted = match (&tool, unusable) {
-            (Some(tool), None) => {
-                let admitted = escalated.clone().resolve(&directive, "", self.clock.now());
-                admitted.and_then(|admitted| {
-                    admitted.grant(
-                        &self.settings.granter,
-                        self.policies.standing(),
-                        tool,
-                        &self.settings.ceilings,
-                    )
-                })
-            }
-            (_, Some(fault)) => Err(fault),
-            (None, None) => Err(Fault::invalid(
+        let granted = match &usable {
+            Ok(Some(tool)) => self.grant_if_approved(escalated, &directive, tool),
+            Ok(None) => Err(Fault::invalid(
                 "/tool",
                 "the tool is not in the catalogue, or cannot be used now: see `a2g-executor tool list`",
             )),
+            Err(fault) => Err(fault.clone()),
         };
-        let roots = granted.as_ref().map_or_else(|_| Vec::new(), |(_admitted, grant)| grant.roots().to_vec());
-        let grant = granted.map(|(_admitted, grant)| summarize(&grant));
+        let tool = usable.ok().flatten();
+        let roots = granted.as_ref().map_or_else(|_| Vec::new(), |grant| grant.roots().to_vec());
+        let grant = granted.map(|grant| summarize(&grant));
         DecisionPreview {
             basis: DecisionBasis::compute(escalated, wait, tool.as_ref(), &approved_by, &grant),
             approved_by,
@@ -335,6 +322,19 @@ impl Previews {
             grant,
             roots,
         }
+    }
+
+    /// The grant that a run of the intent would get if it were approved with `directive` now.
+    fn grant_if_approved(
+        &self,
+        escalated: &Escalated,
+        directive: &Directive,
+        tool: &Descriptor,
+    ) -> Result<Grant, Fault> {
+        let ExecutorSettings { granter, ceilings, .. } = &*self.settings;
+        let admitted = escalated.clone().resolve(directive, "", self.clock.now())?;
+        let granted = admitted.grant(granter, self.policies.standing(), tool, ceilings);
+        granted.map(|(_admitted, grant)| grant)
     }
 }
 

@@ -452,24 +452,7 @@ impl Membership {
 
     async fn find_answer(self: &Arc<Self>, question: &Question) -> Option<String> {
         match serde_json::from_str(question.text().as_str()).ok()? {
-            QuestionText::Waits { intent, with_verdict } => {
-                let now = self.clock.now();
-                let copy = |escalated: &Escalated| {
-                    (escalated.call().agent.clone(), with_verdict.then(|| escalated.clone()))
-                };
-                let held = self.intents.read(|intents| intents.waits.visible_call(intent, now).map(copy));
-                let is_queued = held.is_none();
-                let (agent, escalated) = match held {
-                    Some(held) => held,
-                    None => {
-                        let agent = self.intents.agent_of_run(intent);
-                        (agent.or_else(|| self.stored_calls.agent_of(intent))?, None)
-                    }
-                };
-                let pending = escalated.as_ref().map(PendingVerdict::new).transpose().ok()?;
-                let challenge = self.answers.challenges.make(intent, self.clock.monotonic());
-                serde_json::to_string(&WaitsElsewhere { agent, challenge, is_queued, pending }).ok()
-            }
+            QuestionText::Waits { intent, with_verdict } => self.find_wait(intent, with_verdict),
             QuestionText::Decide { intent, challenge, approved, manifest, reason, author: _ } => {
                 if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
                     return None;
@@ -501,14 +484,7 @@ impl Membership {
                 if !self.answers.challenges.use_up(intent, &challenge, self.clock.monotonic()) {
                     return None;
                 }
-                let escalated = Escalated::from_question(question.text()).ok()?;
-                let call = escalated.call();
-                if call.intent != intent {
-                    return None;
-                }
-                let span = trace::intent_span(&IntentSummary::from_call(call), call.door);
-                let held = self.hold_for_node(escalated).instrument(span).await;
-                serde_json::to_string(&held.err().map(NodeFault::new)).ok()
+                self.hold_as_asked(intent, question.text()).await
             }
             QuestionText::Document { kind, id } => {
                 let read = self.answers.documents.lock().get(&kind).cloned()?;
@@ -528,6 +504,37 @@ impl Membership {
                 self.answers.console.get()?(ConsoleQuestion { caller, text, may_decide }).await
             }
         }
+    }
+
+    /// The answer to [`QuestionText::Waits`].
+    fn find_wait(&self, intent: IntentId, with_verdict: bool) -> Option<String> {
+        let now = self.clock.now();
+        let copy =
+            |escalated: &Escalated| (escalated.call().agent.clone(), with_verdict.then(|| escalated.clone()));
+        let held = self.intents.read(|intents| intents.waits.visible_call(intent, now).map(copy));
+        let is_queued = held.is_none();
+        let (agent, escalated) = match held {
+            Some(held) => held,
+            None => {
+                let agent = self.intents.agent_of_run(intent);
+                (agent.or_else(|| self.stored_calls.agent_of(intent))?, None)
+            }
+        };
+        let pending = escalated.as_ref().map(PendingVerdict::new).transpose().ok()?;
+        let challenge = self.answers.challenges.make(intent, self.clock.monotonic());
+        serde_json::to_string(&WaitsElsewhere { agent, challenge, is_queued, pending }).ok()
+    }
+
+    /// Lets the call of a [`QuestionText::Hold`] wait here, if it is the one of `intent`.
+    async fn hold_as_asked(&self, intent: IntentId, question: &NodeText) -> Option<String> {
+        let escalated = Escalated::from_question(question).ok()?;
+        let call = escalated.call();
+        if call.intent != intent {
+            return None;
+        }
+        let span = trace::intent_span(&IntentSummary::from_call(call), call.door);
+        let held = self.hold_for_node(escalated).instrument(span).await;
+        serde_json::to_string(&held.err().map(NodeFault::new)).ok()
     }
 
     async fn decide_for_node(

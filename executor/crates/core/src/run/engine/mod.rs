@@ -63,7 +63,6 @@ pub struct Engine {
 impl Engine {
     pub(super) fn new(
         parts: &Parts,
-        egress: Option<Arc<Egress>>,
         output: ExpectedOutput,
         claims: Arc<Claims>,
         call_store: Arc<CallStore>,
@@ -91,7 +90,7 @@ impl Engine {
             subscribers: Arc::clone(&parts.subscribers),
             metrics: Arc::clone(&parts.metrics),
             clock: Arc::clone(&parts.clock),
-            egress,
+            egress: parts.egress.clone(),
             queries,
         }
     }

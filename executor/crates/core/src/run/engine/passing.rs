@@ -120,6 +120,17 @@ pub(in crate::run) enum PassedEnd {
     Kept,
 }
 
+impl PassedEnd {
+    /// The end of a call whose intent has an end in the fleet.
+    fn from_known(known: KnownIntent) -> Self {
+        match known {
+            KnownIntent::Same(StageSource::Final(Stage::Finished(receipt)), _) => Self::Finished(receipt),
+            // Another call has the same id, or the intent is denied: the caller looks the intent up again.
+            KnownIntent::Same(..) | KnownIntent::Conflict | KnownIntent::Denied(_) => Self::Returned(None),
+        }
+    }
+}
+
 /// The end of the wait of a call whose tool this node lacks.
 enum NodeWait {
     /// Another node has run the call.
@@ -255,6 +266,8 @@ struct EventReceiver {
     logs: usize,
     /// The number of artifacts delivered.
     artifacts: usize,
+    /// The reason for which the other node has not run the call, if it sent one.
+    refusal: Option<Fault>,
 }
 
 impl EventReceiver {
@@ -496,7 +509,7 @@ impl Engine {
         }
         tracing::debug!("passed on");
         let sink = self.subscribers.wrap(call, sink.clone());
-        let mut events = EventReceiver { sink, logs: 0, artifacts: 0 };
+        let mut events = EventReceiver { sink, logs: 0, artifacts: 0, refusal: None };
         let end = self.follow_passed(fleet, call, messages, running, &mut events).await;
         match &end {
             Ok(PassedEnd::Finished(receipt)) => {
@@ -531,28 +544,20 @@ impl Engine {
         let mut is_claimed = false;
         let mut has_ended = false;
         let mut failed = 0;
-        let mut refusal = None;
         let content = Digest(content_hash(call)).to_string();
         loop {
             tokio::select! {
-                message = messages.next() => {
-                    let event = message.as_deref().map(serde_json::from_slice::<PassedEvent>);
-                    match event {
-                        Some(Ok(PassedEvent::Ended)) => has_ended = true,
-                        Some(Ok(PassedEvent::Refused(fault))) => {
-                            refusal = Some(fault.into_fault(call.intent));
+                message = messages.next() => match message {
+                    Some(message) => {
+                        let is_last = self.deliver_message(call, &message, events);
+                        if !is_last {
                             continue;
                         }
-                        Some(Ok(event)) => {
-                            self.journal_claims.announce_stage(call.intent, Stage::Running);
-                            events.deliver(event);
-                            continue;
-                        }
-                        Some(Err(_other_version)) => continue,
-                        // Without a connection, the claim cannot be read either.
-                        None => tokio::time::sleep_until(next_request).await,
+                        has_ended = true;
                     }
-                }
+                    // Without a connection, the claim cannot be read either.
+                    None => tokio::time::sleep_until(next_request).await,
+                },
                 () = tokio::time::sleep_until(next_request) => {}
                 // Only the end of this process stops a call that was passed on.
                 _stopped = running.abort().wait() => return Err(unknown_end(call, is_claimed)),
@@ -564,25 +569,36 @@ impl Engine {
                     (is_claimed, failed) = (true, 0);
                     continue;
                 }
-                Ok(Some(found)) => self.node.known_in_fleet(fleet, &CallIdentity::of(call), found).await,
+                Ok(Some(found)) => {
+                    let known = self.node.known_in_fleet(fleet, &CallIdentity::of(call), found).await;
+                    known.map(PassedEnd::from_known)
+                }
                 Ok(None) if is_claimed || has_ended || passed_at.elapsed() >= CLAIM_TIMEOUT => {
-                    return Ok(PassedEnd::Returned(refusal));
+                    return Ok(PassedEnd::Returned(events.refusal.take()));
                 }
                 Ok(None) => continue,
                 Err(error) => Err(self.node.fleet_fault(&error)),
             };
             match found {
-                Ok(KnownIntent::Same(StageSource::Final(Stage::Finished(receipt)), _)) => {
-                    return Ok(PassedEnd::Finished(receipt));
-                }
-                // Another call has the same id, or the intent is denied: the caller looks the intent up again.
-                Ok(KnownIntent::Same(..) | KnownIntent::Conflict | KnownIntent::Denied(_)) => {
-                    return Ok(PassedEnd::Returned(None));
-                }
+                Ok(end) => return Ok(end),
                 Err(_) if failed >= MAX_FAILED_REQUESTS => return Err(unknown_end(call, is_claimed)),
                 Err(_) => failed += 1,
             }
         }
+    }
+
+    /// Delivers a message of the node that runs a call. Returns `true` for the last one.
+    fn deliver_message(&self, call: &Call, message: &[u8], events: &mut EventReceiver) -> bool {
+        match serde_json::from_slice::<PassedEvent>(message) {
+            Ok(PassedEvent::Ended) => return true,
+            Ok(PassedEvent::Refused(fault)) => events.refusal = Some(fault.into_fault(call.intent)),
+            Ok(event) => {
+                self.journal_claims.announce_stage(call.intent, Stage::Running);
+                events.deliver(event);
+            }
+            Err(_other_version) => {}
+        }
+        false
     }
 
     /// Admits a call of another node, under the stops of this one. Returns the verdict to store, if the governor was asked.

@@ -249,8 +249,20 @@ impl Operator {
             grant: preview.grant?,
             basis: shown,
         };
+        self.combine_with_earlier(escalated, earlier, own, required)
+    }
+
+    /// Combines an approval with the earlier ones that count. If one of these allows less than the run would get now, all
+    /// are forgotten.
+    fn combine_with_earlier(
+        &self,
+        escalated: &Escalated,
+        earlier: Vec<PartialApproval>,
+        own: PartialApproval,
+        required: u32,
+    ) -> Result<CombinedApproval, Fault> {
         if let Some(other) = earlier.iter().find(|earlier| !own.grant.is_within(&earlier.grant)) {
-            self.intents.update(|intents| intents.waits.forget_partial_approvals(call.intent));
+            self.intents.update(|intents| intents.waits.forget_partial_approvals(escalated.call().intent));
             let message = format!(
                 "the run would get more now than `{}` approved: everybody has to approve again (`[[approvals]]`)",
                 other.author.name()
@@ -260,6 +272,7 @@ impl Operator {
         if (earlier.len() as u64) + 1 < u64::from(required) {
             return Ok(CombinedApproval::NeedsMore(Box::new(own)));
         }
+        let basis = own.basis.map(DecisionBasis::hash);
         let all = earlier.into_iter().chain([own]).collect::<Vec<_>>();
         let manifests = all.iter().filter_map(|approval| approval.manifest.as_ref());
         let manifest = approval_rules::narrow(&escalated.verdict().manifest, manifests);
