@@ -348,8 +348,8 @@ const MAKERS: [(&str, &[&str]); 16] = [
     ),
     ("TrustedTool", &["ToolTrust::check", "check_trust", "derive(Clone)"]),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
-    ("NodeText", &["Fleet::ask", "Fleet::ask_all", "NodeText::from_authenticated", "Peers::ask"]),
-    ("PassedCall", &["Fleet::read_call", "Fleet::take_call", "PassedCall::from_authenticated"]),
+    ("NodeText", &["Messages::ask", "Messages::ask_all", "NodeText::from_authenticated", "Peers::ask"]),
+    ("PassedCall", &["Messages::take_call", "PassedCall::from_authenticated", "StoredCalls::read"]),
 ];
 
 #[test]

@@ -1,20 +1,12 @@
 //! The claims of intents: one node of the fleet claims each, and one receipt ends it.
 
-use crate::identity::{OwnStream, check_identity};
-use crate::lease::{Lease, NodeHead, NodeLoad, NodeState, node_key};
-use crate::messages::Tickets;
-use crate::orders::SeenOrders;
-use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ProofRecord, ReceiptPlace};
-use crate::record::{decode, encode};
-use crate::seal::SealedStore;
+use crate::FleetError;
+use crate::marks::{Mark, OrphanReport, OrphanReports, delivered_key, end_key};
+use crate::member::Member;
+use crate::record::{ClaimRecord, ClaimState, MarkRecord, ProofRecord, ReceiptPlace, decode, encode};
 use crate::store::{Store, StoredValue, Write};
-use crate::stored_calls::StoredCalls;
-use crate::takeover::{OrphanReport, Takeovers, end_key};
-use crate::view::is_drain_requested;
-use crate::{FleetError, FleetKey};
-use a2g_types::clock::Clock;
 use a2g_types::ident::IntentId;
-use a2g_types::node::{FleetName, NodeName};
+use a2g_types::node::NodeName;
 use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -32,27 +24,6 @@ pub(crate) const MAX_TRIES: usize = 8;
 
 /// The time for which a node looks for a claim whose request has failed: the request may still take effect.
 const DOUBT: Duration = Duration::from_secs(60);
-/// The end of the key of a mark that a takeover makes.
-const TAKEOVER: &str = ".end";
-
-/// A node of a fleet.
-pub struct Fleet<S> {
-    pub(crate) node: NodeName,
-    pub(crate) store: SealedStore<S>,
-    pub(crate) stream: OwnStream,
-    pub(crate) lease: Lease,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// The intents that this process claims, runs or releases.
-    pub(crate) active: Mutex<HashSet<IntentId>>,
-    /// Those of `active` whose claims have to be removed.
-    abandoned: Mutex<Vec<IntentId>>,
-    /// The intents whose claims may still be made by a request that has failed, and until when.
-    doubtful: Mutex<Vec<(IntentId, Instant)>>,
-    pub(crate) takeovers: Takeovers,
-    pub(crate) orders: SeenOrders,
-    pub(crate) tickets: Tickets,
-    pub(crate) stored_calls: StoredCalls,
-}
 
 /// What a node claims: an intent, and what the fleet stores about it.
 #[derive(Debug, Clone)]
@@ -71,7 +42,7 @@ pub struct NewClaim<'a> {
     pub proof: Option<&'a str>,
 }
 
-/// A claim of this node. It has to be passed to [`Fleet::finish`] or [`Fleet::release`].
+/// A claim of this node. It has to be passed to [`Claims::finish`] or [`Claims::release`].
 #[derive(Debug)]
 #[must_use]
 pub struct Claim {
@@ -158,87 +129,33 @@ pub enum FinishReply {
     Superseded(Box<str>),
 }
 
-impl<S: Store> Fleet<S> {
-    /// Joins the fleet. The earlier process of the node must have ended.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub async fn join(
-        node: NodeName,
-        clock: Arc<dyn Clock>,
-        store: S,
-        key: FleetKey,
-        fleet: FleetName,
-        head: NodeHead,
-    ) -> Result<Self, FleetError> {
-        let store = SealedStore::new(store, key, fleet);
-        let stream = OwnStream::new(check_identity(&store, None).await?);
-        let lease =
-            Lease::take(node.clone(), Arc::clone(&clock), &store, stream.identity.lease, head).await?;
-        let (active, abandoned, doubtful, takeovers) = Default::default();
-        let (orders, tickets, stored_calls) = Default::default();
-        Ok(Self {
-            node,
-            store,
-            stream,
-            lease,
-            clock,
-            active,
-            abandoned,
-            doubtful,
-            takeovers,
-            orders,
-            tickets,
-            stored_calls,
-        })
-    }
+/// The claims of intents: at most one run, and one receipt, for each.
+pub struct Claims<S> {
+    member: Arc<Member<S>>,
+    reports: Arc<OrphanReports>,
+    /// The intents that this process claims, runs or releases.
+    active: Mutex<HashSet<IntentId>>,
+    /// Those of `active` whose claims have to be removed.
+    abandoned: Mutex<Vec<IntentId>>,
+    /// The intents whose claims may still be made by a request that has failed, and until when.
+    doubtful: Mutex<Vec<(IntentId, Instant)>>,
+}
 
-    /// The name of this node.
-    #[must_use]
-    pub fn node(&self) -> &NodeName {
-        &self.node
-    }
-
-    /// The number of values in the stream that no node of this fleet wrote.
-    #[must_use]
-    pub fn refused_values(&self) -> u64 {
-        self.store.seal.refused()
-    }
-
-    /// Returns `true` while this node may start and continue runs.
-    #[must_use]
-    pub fn may_run(&self) -> bool {
-        self.holds_lease(self.lease.epoch())
+impl<S: Store> Claims<S> {
+    pub(crate) fn new(member: Arc<Member<S>>, reports: Arc<OrphanReports>) -> Self {
+        let active = Mutex::default();
+        Self { member, reports, active, abandoned: Mutex::default(), doubtful: Mutex::default() }
     }
 
     /// Returns `true` if no other node can have ended this claim: its guest may start or continue.
     #[must_use]
     pub fn is_held(&self, claim: &Claim) -> bool {
-        self.holds_lease(claim.epoch)
+        self.member.holds_lease(claim.epoch)
     }
 
-    fn holds_lease(&self, epoch: u64) -> bool {
-        self.lease.is_held(epoch) && !self.stream.is_lost()
-    }
-
-    /// Renews the lease of this node. If another node has taken over, joins again.
-    ///
-    /// # Errors
-    /// [`FleetError::NodeRuns`] if another process has taken the name of this node.
-    pub async fn renew(&self, state: NodeState, head: NodeHead, load: NodeLoad) -> Result<(), FleetError> {
-        self.check_stream(self.lease.renewals()).await?;
-        match self.lease.renew(&self.store, state, head, load).await {
-            Err(FleetError::LeaseLost) => self.lease.retake(&self.store, head, load).await,
-            result => result,
-        }
-    }
-
-    /// Returns `true` if an operator has asked this node to finish its runs and to leave.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub async fn is_drain_requested(&self) -> Result<bool, FleetError> {
-        is_drain_requested(&self.store, &self.node, self.lease.epoch()).await
+    /// Returns `true` while this process claims, runs or releases an intent.
+    pub(crate) fn is_active(&self, intent: IntentId) -> bool {
+        self.active.lock().contains(&intent)
     }
 
     /// Claims an intent.
@@ -265,7 +182,7 @@ impl<S: Store> Fleet<S> {
                 }
             }
             Err(_) => {
-                self.doubtful.lock().push((intent, self.clock.monotonic() + DOUBT));
+                self.doubtful.lock().push((intent, self.member.clock.monotonic() + DOUBT));
                 self.abandoned.lock().push(intent);
             }
         }
@@ -279,14 +196,14 @@ impl<S: Store> Fleet<S> {
     pub async fn deny(&self, new: NewDenial<'_>) -> Result<Option<FoundClaim>, FleetError> {
         let NewDenial { intent, content, agent, denial } = new;
         let record = ClaimRecord {
-            node: self.node.clone(),
-            epoch: self.lease.epoch(),
+            node: self.member.node.clone(),
+            epoch: self.member.lease.epoch(),
             content: Digest(*content).to_string(),
             agent: agent.to_owned(),
             verdict: None,
             state: ClaimState::Denied { denial },
         };
-        match self.store.update(&claim_key(intent), &encode(&record)?, 0).await? {
+        match self.member.store.update(&claim_key(intent), &encode(&record)?, 0).await? {
             Write::Done(_) => Ok(None),
             Write::Conflict => match self.find(intent).await? {
                 Some(found) => Ok(Some(found)),
@@ -299,12 +216,12 @@ impl<S: Store> Fleet<S> {
 
     async fn try_claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
         let NewClaim { intent, content, agent, verdict, fallback, proof } = new;
-        let epoch = self.lease.epoch();
-        if !self.holds_lease(epoch) {
+        let epoch = self.member.lease.epoch();
+        if !self.member.holds_lease(epoch) {
             return Err(FleetError::LeaseLost);
         }
         let record = ClaimRecord {
-            node: self.node.clone(),
+            node: self.member.node.clone(),
             epoch,
             content: Digest(*content).to_string(),
             agent: agent.to_owned(),
@@ -319,9 +236,9 @@ impl<S: Store> Fleet<S> {
         // request is lost; `find` ends such a claim once its node is lost.
         let (marked, proved, created) = tokio::join!(
             biased;
-            self.store.put(&mark.key, &mark_value),
+            self.member.store.put(&mark.key, &mark_value),
             self.use_proof(intent, proof),
-            self.store.update(&claim, &claim_value, 0)
+            self.member.store.update(&claim, &claim_value, 0)
         );
         let mark_revision = marked?;
         let is_first_use = proved?;
@@ -336,13 +253,13 @@ impl<S: Store> Fleet<S> {
                 }
                 // Made by a request whose answer was lost: `active` says that nothing of this process runs under it.
                 Some((found, revision))
-                    if found.node == self.node
+                    if found.node == self.member.node
                         && found.epoch == epoch
                         && found.content == record.content
                         && found.state.is_open() =>
                 {
                     // Written again, because `find` may be about to remove the one that was found.
-                    match self.store.update(&claim, &claim_value, revision).await? {
+                    match self.member.store.update(&claim, &claim_value, revision).await? {
                         Write::Done(revision) => revision,
                         Write::Conflict => {
                             return Err(FleetError::Contended {
@@ -353,8 +270,8 @@ impl<S: Store> Fleet<S> {
                     }
                 }
                 Some((found, _)) => {
-                    if found.node != self.node {
-                        self.store.remove(mark_revision).await?;
+                    if found.node != self.member.node {
+                        self.member.store.remove(mark_revision).await?;
                     }
                     return Ok(ClaimReply::Known(found_claim(intent, found)));
                 }
@@ -373,10 +290,10 @@ impl<S: Store> Fleet<S> {
         let Some(proof) = proof else { return Ok(true) };
         let key = format!("proof.{}", Digest::compute(proof.as_bytes()));
         let intent = intent.to_string();
-        match self.store.update(&key, &encode(&ProofRecord { intent: intent.clone() })?, 0).await? {
+        match self.member.store.update(&key, &encode(&ProofRecord { intent: intent.clone() })?, 0).await? {
             Write::Done(_) => Ok(true),
             Write::Conflict => {
-                let stored = self.store.get(&key).await?;
+                let stored = self.member.store.get(&key).await?;
                 let found = stored.ok_or(FleetError::Contended {
                     request: "read a proof",
                     reason: "it has just expired",
@@ -399,7 +316,7 @@ impl<S: Store> Fleet<S> {
         for _ in 0..MAX_TRIES {
             let Some((record, revision)) = self.read_claim(intent).await? else { return Ok(None) };
             if self.is_stray(intent, &record) {
-                self.store.remove(revision).await?;
+                self.member.store.remove(revision).await?;
             } else if self.is_lost(&record).await? {
                 self.end_lost(intent, &record.node, revision).await?;
             } else {
@@ -414,7 +331,9 @@ impl<S: Store> Fleet<S> {
         intent: IntentId,
     ) -> Result<Option<(ClaimRecord, u64)>, FleetError> {
         let key = claim_key(intent);
-        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(None) };
+        let Some(StoredValue { bytes, revision }) = self.member.store.get(&key).await? else {
+            return Ok(None);
+        };
         Ok(Some((decode(&key, &bytes)?, revision)))
     }
 
@@ -423,23 +342,15 @@ impl<S: Store> Fleet<S> {
         if !claim.state.is_open() {
             return Ok(false);
         }
-        Ok(self.read_epoch(&claim.node).await?.is_none_or(|epoch| epoch > claim.epoch))
-    }
-
-    /// The epoch of a node's lease; `None` for a node that has ended.
-    pub(crate) async fn read_epoch(&self, node: &NodeName) -> Result<Option<u64>, FleetError> {
-        let key = node_key(node);
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
-        let NodeRecord { epoch, state, .. } = decode(&key, &bytes)?;
-        Ok((!state.has_ended()).then_some(epoch))
+        Ok(self.member.read_epoch(&claim.node).await?.is_none_or(|epoch| epoch > claim.epoch))
     }
 
     /// Returns `true` if an open claim was made by a request of this process that was given up: nothing runs under it.
     fn is_stray(&self, intent: IntentId, claim: &ClaimRecord) -> bool {
         claim.state.is_open()
-            && claim.node == self.node
-            && claim.epoch == self.lease.epoch()
-            && !self.active.lock().contains(&intent)
+            && claim.node == self.member.node
+            && claim.epoch == self.member.lease.epoch()
+            && !self.is_active(intent)
     }
 
     /// Ends the claim with this revision, whose node is lost. Its report becomes one of this node's.
@@ -449,21 +360,21 @@ impl<S: Store> Fleet<S> {
         node: &NodeName,
         lost: u64,
     ) -> Result<(), FleetError> {
-        let mark = Mark::new(&self.node, node, intent);
-        let Some(lock) = self.takeovers.lock(&mark.key) else { return Ok(()) };
+        let mark = Mark::new(&self.member.node, node, intent);
+        let Some(lock) = self.reports.lock(&mark.key) else { return Ok(()) };
         // Read again under the lock: another task may just have ended it and delivered its report.
         let Some((claim, revision)) = self.read_claim(intent).await? else { return Ok(()) };
         let ClaimState::Open { fallback } = claim.state else { return Ok(()) };
         if revision != lost {
             return Ok(());
         }
-        let value = encode(&MarkRecord { epoch: self.lease.epoch() })?;
-        self.store.put(&mark.key, &value).await?;
+        let value = encode(&MarkRecord { epoch: self.member.lease.epoch() })?;
+        self.member.store.put(&mark.key, &value).await?;
         // The node's journal lacks the intent if its process ended between the claim and the start.
-        self.store.put(&end_key(&claim.node, &intent.to_string()), &value).await?;
+        self.member.store.put(&end_key(&claim.node, &intent.to_string()), &value).await?;
         let receipt = Box::from(fallback.get());
         let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..claim };
-        match self.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
+        match self.member.store.update(&claim_key(intent), &encode(&ended)?, revision).await? {
             Write::Done(_) => {
                 lock.push(OrphanReport { intent, node: ended.node, receipt, mark: mark.key.clone() })
             }
@@ -489,7 +400,7 @@ impl<S: Store> Fleet<S> {
         }
         let mut text = Vec::with_capacity(bytes);
         for part in 0..parts {
-            let value = self.store.get(&part_key(*intent, epoch, part)).await?;
+            let value = self.member.store.get(&part_key(*intent, epoch, part)).await?;
             text.extend_from_slice(&value.ok_or_else(|| damaged("a part is missing"))?.bytes);
         }
         if text.len() != bytes || Digest::compute(&text).to_string() != *sha256 {
@@ -508,7 +419,9 @@ impl<S: Store> Fleet<S> {
         let value = encode(&ended)?;
         let mut expected = claim.revision;
         for _ in 0..MAX_TRIES {
-            if let Write::Done(_) = self.store.update(&claim_key(claim.intent), &value, expected).await? {
+            if let Write::Done(_) =
+                self.member.store.update(&claim_key(claim.intent), &value, expected).await?
+            {
                 self.active.lock().remove(&claim.intent);
                 return Ok(FinishReply::Recorded);
             }
@@ -517,7 +430,7 @@ impl<S: Store> Fleet<S> {
                 // node delivers the report if this one is lost.
                 None => {
                     let mark = encode(&MarkRecord { epoch: claim.epoch })?;
-                    self.store.put(&self.claim_mark(claim.intent).key, &mark).await?;
+                    self.member.store.put(&self.claim_mark(claim.intent).key, &mark).await?;
                     expected = 0;
                 }
                 Some((found, revision)) => match found.state {
@@ -543,7 +456,7 @@ impl<S: Store> Fleet<S> {
 
     /// The end of a claim by this node.
     pub(crate) fn ended(&self, receipt: ReceiptPlace) -> ClaimState {
-        ClaimState::Ended { by: self.node.clone(), receipt }
+        ClaimState::Ended { by: self.member.node.clone(), receipt }
     }
 
     async fn store_receipt(
@@ -559,7 +472,7 @@ impl<S: Store> Fleet<S> {
         let parts = receipt.as_bytes().chunks(PART_BYTES);
         let count = parts.len();
         for (nth, part) in parts.enumerate() {
-            self.store.put(&part_key(intent, epoch, nth), part).await?;
+            self.member.store.put(&part_key(intent, epoch, nth), part).await?;
         }
         let sha256 = Digest::compute(receipt.as_bytes()).to_string();
         Ok(ReceiptPlace::Parts { epoch, parts: count, bytes: receipt.len(), sha256 })
@@ -583,7 +496,7 @@ impl<S: Store> Fleet<S> {
             self.remove_claim(intent).await?;
             self.abandoned.lock().retain(|other| *other != intent);
         }
-        let now = self.clock.monotonic();
+        let now = self.member.clock.monotonic();
         let doubtful = {
             let mut doubtful = self.doubtful.lock();
             doubtful.retain(|(_, until)| *until > now);
@@ -599,37 +512,40 @@ impl<S: Store> Fleet<S> {
     /// Removes an open claim of this node and its mark.
     async fn remove_claim(&self, intent: IntentId) -> Result<(), FleetError> {
         let is_own = |claim: &ClaimRecord| {
-            claim.state.is_open() && claim.node == self.node && claim.epoch <= self.lease.epoch()
+            claim.state.is_open()
+                && claim.node == self.member.node
+                && claim.epoch <= self.member.lease.epoch()
         };
         if let Some((_, revision)) = self.read_claim(intent).await?.filter(|(claim, _)| is_own(claim)) {
-            self.store.remove(revision).await?;
+            self.member.store.remove(revision).await?;
         }
         // Read again: if another node has ended the claim in between, its report may still need the mark.
         let found = self.read_claim(intent).await?;
-        if found.is_none_or(|(claim, _)| claim.node != self.node) {
+        if found.is_none_or(|(claim, _)| claim.node != self.member.node) {
             self.remove_mark(&self.claim_mark(intent).key).await?;
         }
         self.active.lock().remove(&intent);
         Ok(())
     }
 
-    /// The deeds of other nodes, or of [`Self::next_orphan`], with the report of an intent that this node has claimed.
+    /// The deeds of other nodes, or of [`crate::Takeovers::next_orphan`], with the report of an intent that this node has
+    /// claimed.
     ///
     /// # Errors
     /// [`FleetError`].
     pub async fn delivery(&self, intent: IntentId) -> Result<Delivery, FleetError> {
-        if self.takeovers.is_locked(&self.claim_mark(intent).key) {
+        if self.reports.is_locked(&self.claim_mark(intent).key) {
             return Ok(Delivery::Pending);
         }
         if let Some((ClaimRecord { node, state: ClaimState::Ended { by, .. }, .. }, _)) =
             self.read_claim(intent).await?
-            && by != self.node
-            && self.store.get(&Mark::new(&by, &node, intent).key).await?.is_some()
+            && by != self.member.node
+            && self.member.store.get(&Mark::new(&by, &node, intent).key).await?.is_some()
         {
             return Ok(Delivery::Pending);
         }
         // Read after the mark, which is removed after this key is written.
-        let delivered = self.store.get(&delivered_key(intent)).await?;
+        let delivered = self.member.store.get(&delivered_key(intent)).await?;
         Ok(if delivered.is_some() { Delivery::Done } else { Delivery::Here })
     }
 
@@ -643,12 +559,12 @@ impl<S: Store> Fleet<S> {
 
     /// The mark of a claim of this node.
     pub(crate) fn claim_mark(&self, intent: IntentId) -> Mark {
-        Mark::new(&self.node, &self.node, intent)
+        Mark::new(&self.member.node, &self.member.node, intent)
     }
 
     pub(crate) async fn remove_mark(&self, mark: &str) -> Result<(), FleetError> {
-        let Some(StoredValue { revision, .. }) = self.store.get(mark).await? else { return Ok(()) };
-        self.store.remove(revision).await
+        let Some(StoredValue { revision, .. }) = self.member.store.get(mark).await? else { return Ok(()) };
+        self.member.store.remove(revision).await
     }
 }
 
@@ -670,41 +586,6 @@ impl FoundEnd {
 
 pub(crate) fn claim_key(intent: IntentId) -> String {
     format!("claim.{intent}")
-}
-
-/// What a node has to end or to deliver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) key: String,
-    pub(crate) intent: IntentId,
-    /// `true` for the end that the node has written for a lost one.
-    // A key of its own: a claim that the node tries to make does not replace it, and its release does not remove it.
-    pub(crate) is_takeover: bool,
-}
-
-impl Mark {
-    /// The mark of the node `by` for a claim of `node`.
-    pub(crate) fn new(by: &NodeName, node: &NodeName, intent: IntentId) -> Self {
-        let is_takeover = by != node;
-        let key = format!("open.{by}.{intent}{}", if is_takeover { TAKEOVER } else { "" });
-        Self { key, intent, is_takeover }
-    }
-
-    /// The mark with a key that begins with `prefix`.
-    pub(crate) fn parse(prefix: &str, key: String) -> Option<Self> {
-        let name = key.strip_prefix(prefix)?;
-        let (intent, is_takeover) = match name.strip_suffix(TAKEOVER) {
-            Some(intent) => (intent, true),
-            None => (name, false),
-        };
-        let intent = IntentId::parse(intent).ok()?;
-        Some(Self { key, intent, is_takeover })
-    }
-}
-
-/// The key that another node than the one that ran an intent writes once the governor has acknowledged its report.
-pub(crate) fn delivered_key(intent: IntentId) -> String {
-    format!("delivered.{intent}")
 }
 
 fn part_key(intent: IntentId, epoch: u64, part: usize) -> String {

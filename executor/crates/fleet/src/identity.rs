@@ -14,7 +14,8 @@
 use crate::record::{decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue};
-use crate::{Fleet, FleetError, LeaseTimes};
+use crate::{FleetError, LeaseTimes};
+use a2g_types::node::FleetName;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
@@ -175,57 +176,40 @@ impl OwnStream {
     pub(crate) fn is_lost(&self) -> bool {
         self.loss.lock().is_some()
     }
-}
 
-impl<S: Store> Fleet<S> {
-    /// The identity of the stream that this node has joined.
-    #[must_use]
-    pub fn identity(&self) -> &StreamIdentity {
-        &self.stream.identity
-    }
-
-    /// The facts that the journal of this node has to remember.
-    #[must_use]
-    pub fn to_remember(&self) -> RememberedFleet {
-        RememberedFleet { stream: self.identity().clone(), process: self.lease.process().to_owned() }
-    }
-
-    /// The times of the leases of all nodes.
-    #[must_use]
-    pub fn lease_times(&self) -> LeaseTimes {
-        self.stream.identity.lease
-    }
-
-    /// The reason why the claims are gone, if the latest renewal has found that they are.
-    #[must_use]
-    pub fn loss(&self) -> Option<FleetError> {
-        self.stream.loss.lock().clone()
+    pub(crate) fn loss(&self) -> Option<FleetError> {
+        self.loss.lock().clone()
     }
 
     /// Checks that the stream still has its identity. Until a later check finds it again, this node runs nothing.
-    pub(crate) async fn check_stream(&self, renewals: u64) -> Result<(), FleetError> {
-        let found = match read_identity(&self.store).await {
+    pub(crate) async fn check<S: Store>(
+        &self,
+        store: &SealedStore<S>,
+        renewals: u64,
+    ) -> Result<(), FleetError> {
+        let fleet = store.seal.fleet();
+        let found = match read_identity(store).await {
             Err(FleetError::NoStream { .. }) => None,
             found => found?,
         };
         let Some((found, revision)) = found else {
-            return Err(self.record_loss(None));
+            return Err(self.record_loss(fleet, None));
         };
-        if found.id != self.stream.identity.id {
-            return Err(self.record_loss(Some(found.id)));
+        if found.id != self.identity.id {
+            return Err(self.record_loss(fleet, Some(found.id)));
         }
-        *self.stream.loss.lock() = None;
-        if renewals.is_multiple_of(self.lease_times().renewals_in(REWRITE_INTERVAL)) {
+        *self.loss.lock() = None;
+        if renewals.is_multiple_of(self.identity.lease.renewals_in(REWRITE_INTERVAL)) {
             // Not made anew if it is gone by now. In a conflict, another node has just written it.
-            self.store.update(IDENTITY, &encode(&found)?, revision).await.map(drop)?;
+            store.update(IDENTITY, &encode(&found)?, revision).await.map(drop)?;
         }
         Ok(())
     }
 
     /// Records that the claims are gone, and what there is instead.
-    fn record_loss(&self, found: Option<StreamId>) -> FleetError {
-        let loss = FleetError::lost(self.store.seal.fleet(), &self.stream.identity.id, found);
-        *self.stream.loss.lock() = Some(loss.clone());
+    fn record_loss(&self, fleet: &FleetName, found: Option<StreamId>) -> FleetError {
+        let loss = FleetError::lost(fleet, &self.identity.id, found);
+        *self.loss.lock() = Some(loss.clone());
         loss
     }
 }

@@ -27,10 +27,24 @@
 //! stream is gone, or was made anew: see `identity.rs`.
 //!
 //! Only `nats/`, behind the feature `nats`, knows the client of NATS.
+//!
+//! A [`Fleet`] is its parts. Each has fields of its own, and parts below it. All share the lowest one.
+//!
+//! ```text
+//! takeovers           lost nodes: their claims are ended, their reports delivered, their calls taken over
+//! calls, waits        the calls that wait without their callers: for a slot, for a person
+//! claims              claim ─▶ finish, or release; denials, receipts
+//! orders, ids         what every node follows; ids that any node knows again
+//! messages            what no server stores: announcements, requests for calls, questions
+//! member              name, lease and stream of this node, the leases of the others
+//! ```
 
 mod claims;
 mod identity;
+mod ids;
 mod lease;
+mod marks;
+mod member;
 mod messages;
 #[cfg(test)]
 mod model;
@@ -49,29 +63,88 @@ mod takeover;
 mod view;
 
 pub use claims::{
-    Claim, ClaimReply, Delivery, FinishReply, Fleet, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
+    Claim, ClaimReply, Claims, Delivery, FinishReply, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
 };
 pub use identity::{RememberedFleet, StreamId, StreamIdError, StreamIdentity};
+pub use ids::ClientIds;
 pub use lease::{LeaseTimes, NodeHead, NodeLoad, NodeState};
+pub use marks::OrphanReport;
+pub use member::Member;
 pub use messages::{
-    Announcement, Announcements, CallSelection, EventMessages, MAX_MESSAGE_BYTES, Question, Questions,
-    TakeRequest, TakeRequests,
+    Announcement, Announcements, CallSelection, EventMessages, MAX_MESSAGE_BYTES, Messages, Question,
+    Questions, TakeRequest, TakeRequests,
 };
 #[cfg(feature = "nats")]
 pub use nats::{InitMode, InitReply, NatsStore as ServerStore, connect, init, open_store};
 #[cfg(not(feature = "nats"))]
 pub use no_nats::{NoStore as ServerStore, connect};
-pub use orders::Order;
+pub use orders::{Order, Orders};
 pub use seal::FleetKey;
 pub use settings::{FleetSettings, Login};
 pub use store::{Store, StoredValue, Write};
-pub use stored_calls::{OrphanCall, Takeover, TakeoverRule, WaitsFor};
-pub use stored_waits::{StoredWait, WaitState};
-pub use takeover::{LocalReport, OrphanReport, RecordedEnd, UnrecordedEnd};
+pub use stored_calls::{OrphanCall, StoredCalls, Takeover, TakeoverRule, WaitsFor};
+pub use stored_waits::{StoredWait, StoredWaits, WaitState};
+pub use takeover::{LocalReport, RecordedEnd, Takeovers, UnrecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
+use a2g_types::clock::Clock;
 use a2g_types::node::{FleetName, NodeName};
+use marks::OrphanReports;
 use std::fmt::Display;
+use std::sync::Arc;
+use stored_calls::WaitingCalls;
+
+/// A fleet, as one of its nodes uses it.
+pub struct Fleet<S> {
+    /// The node itself.
+    pub member: Arc<Member<S>>,
+    /// The claims of intents.
+    pub claims: Arc<Claims<S>>,
+    /// The calls that wait for a slot, and those of lost nodes.
+    pub calls: Arc<StoredCalls<S>>,
+    /// The intents that wait for a person.
+    pub waits: StoredWaits<S>,
+    /// What lost nodes leave.
+    pub takeovers: Takeovers<S>,
+    /// What every node follows.
+    pub orders: Orders<S>,
+    /// What the nodes tell each other, and no server stores.
+    pub messages: Arc<Messages<S>>,
+    /// Ids of clients that all nodes know again.
+    pub ids: ClientIds<S>,
+}
+
+impl<S: Store> Fleet<S> {
+    /// Joins the fleet. The earlier process of the node must have ended.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn join(
+        node: NodeName,
+        clock: Arc<dyn Clock>,
+        store: S,
+        key: FleetKey,
+        fleet: FleetName,
+        head: NodeHead,
+    ) -> Result<Self, FleetError> {
+        let member = Arc::new(Member::join(node, clock, store, key, fleet, head).await?);
+        let reports = Arc::<OrphanReports>::default();
+        let for_people = Arc::<WaitingCalls>::default();
+        let claims = Arc::new(Claims::new(Arc::clone(&member), Arc::clone(&reports)));
+        let calls =
+            Arc::new(StoredCalls::new(Arc::clone(&member), Arc::clone(&claims), Arc::clone(&for_people)));
+        Ok(Self {
+            waits: StoredWaits::new(Arc::clone(&member), Arc::clone(&claims), for_people),
+            takeovers: Takeovers::new(Arc::clone(&member), Arc::clone(&claims), Arc::clone(&calls), reports),
+            orders: Orders::new(Arc::clone(&member)),
+            messages: Arc::new(Messages::new(Arc::clone(&member))),
+            ids: ClientIds::new(Arc::clone(&member)),
+            member,
+            claims,
+            calls,
+        })
+    }
+}
 
 /// The reason why a fleet cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]

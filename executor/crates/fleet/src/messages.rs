@@ -13,8 +13,9 @@
 //! A node never publishes to the reply subject that a message of NATS names, because that is not authenticated: with the
 //! node's own rights, it could name the API that purges the stream.
 
+use crate::member::Member;
 use crate::seal::Seal;
-use crate::{Fleet, FleetError, ServerStore};
+use crate::{FleetError, ServerStore};
 use a2g_types::ident::IntentId;
 use a2g_types::node::{CallMessage, NodeName, NodeText, PassedCall};
 use bytes::Bytes;
@@ -54,7 +55,7 @@ pub struct Announcement {
 
 /// The tickets of the latest announcements of this node.
 #[derive(Debug, Default)]
-pub(crate) struct Tickets(Mutex<VecDeque<Ticket>>);
+struct Tickets(Mutex<VecDeque<Ticket>>);
 
 #[derive(Debug)]
 struct Ticket {
@@ -164,24 +165,24 @@ pub struct EventMessages(Subscription);
 pub struct Questions(Subscription);
 
 struct Subscription {
-    fleet: Arc<Fleet<ServerStore>>,
+    messages: Arc<Messages<ServerStore>>,
     key: String,
-    messages: BoxStream<'static, Bytes>,
+    stream: BoxStream<'static, Bytes>,
     /// `true` once the log has a message that was ignored: whoever may publish could otherwise fill the log.
     has_warned: bool,
 }
 
 impl Subscription {
-    async fn new(fleet: &Arc<Fleet<ServerStore>>, key: String) -> Result<Self, FleetError> {
-        let messages = fleet.store.store.subscribe(fleet.live_subject(&key)).await?;
-        Ok(Self { fleet: Arc::clone(fleet), key, messages, has_warned: false })
+    async fn new(messages: &Arc<Messages<ServerStore>>, key: String) -> Result<Self, FleetError> {
+        let stream = messages.member.store.store.subscribe(messages.live_subject(&key)).await?;
+        Ok(Self { messages: Arc::clone(messages), key, stream, has_warned: false })
     }
 
     /// The next authentic message; `None` if the connection is closed for good.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            let message = self.messages.next().await?;
-            match self.fleet.seal().open(&self.key, &message) {
+            let message = self.stream.next().await?;
+            match self.messages.seal().open(&self.key, &message) {
                 Ok(value) => return Some(value),
                 Err(error) if self.has_warned => tracing::debug!(%error, "a message is ignored"),
                 Err(error) => {
@@ -211,7 +212,7 @@ impl Announcements {
     pub async fn next(&mut self) -> Option<Announcement> {
         loop {
             let announcement = self.0.next_parsed::<Announcement>().await?;
-            if announcement.node != self.0.fleet.node {
+            if announcement.node != self.0.messages.member.node {
                 return Some(announcement);
             }
         }
@@ -223,14 +224,14 @@ impl TakeRequests {
     pub async fn next(&mut self) -> Option<TakeRequest> {
         loop {
             let TakeMessage { node, ticket, selection, nonce } = self.0.next_parsed().await?;
-            let fleet = &self.0.fleet;
+            let messages = &self.0.messages;
             let Ok(parsed) = Uuid::parse_str(&nonce) else { continue };
             let request = TakeRequest { node, selection, nonce: parsed };
-            if fleet.tickets.accept(&ticket, &nonce, fleet.clock.monotonic()) {
+            if messages.tickets.accept(&ticket, &nonce, messages.member.clock.monotonic()) {
                 return Some(request);
             }
             // The announcement is too old, or this is a copy of an earlier request.
-            drop(fleet.reply_to_take(request, None).await);
+            drop(messages.reply_to_take(request, None).await);
         }
     }
 }
@@ -247,7 +248,7 @@ impl Questions {
     pub async fn next(&mut self) -> Option<Question> {
         loop {
             let QuestionMessage { node, text, nonce } = self.0.next_parsed().await?;
-            if node != self.0.fleet.node
+            if node != self.0.messages.member.node
                 && let Ok(nonce) = Uuid::parse_str(&nonce)
             {
                 return Some(Question { node, text: NodeText::from_authenticated(text), nonce });
@@ -264,23 +265,29 @@ impl Replies {
     }
 }
 
-impl Fleet<ServerStore> {
-    /// The addresses of the servers, without passwords.
-    #[must_use]
-    pub fn servers(&self) -> &str {
-        self.store.store.servers()
-    }
+/// The messages of this node and to it.
+pub struct Messages<S> {
+    member: Arc<Member<S>>,
+    tickets: Tickets,
+}
 
+impl<S> Messages<S> {
+    pub(crate) fn new(member: Arc<Member<S>>) -> Self {
+        Self { member, tickets: Tickets::default() }
+    }
+}
+
+impl Messages<ServerStore> {
     fn seal(&self) -> &Seal {
-        &self.store.seal
+        &self.member.store.seal
     }
 
     fn live_subject(&self, key: &str) -> String {
-        format!("a2g-live.{}.{key}", self.store.seal.fleet())
+        format!("a2g-live.{}.{key}", self.member.store.seal.fleet())
     }
 
     async fn send(&self, key: &str, value: &[u8]) -> Result<(), FleetError> {
-        self.store.store.send(self.live_subject(key), self.seal().seal(key, value)).await
+        self.member.store.store.send(self.live_subject(key), self.seal().seal(key, value)).await
     }
 
     /// Sends a request with a nonce, and subscribes to the replies before.
@@ -290,7 +297,7 @@ impl Fleet<ServerStore> {
         nonce: Uuid,
         message: &impl Serialize,
     ) -> Result<Replies, FleetError> {
-        let replies = Subscription::new(self, reply_key(&self.node, nonce)).await?;
+        let replies = Subscription::new(self, reply_key(&self.member.node, nonce)).await?;
         self.send(key, &to_bytes(message)?).await?;
         Ok(Replies(replies))
     }
@@ -302,7 +309,7 @@ impl Fleet<ServerStore> {
         nonce: Uuid,
         value: Option<impl Serialize>,
     ) -> Result<(), FleetError> {
-        let reply = Reply { node: self.node.clone(), value };
+        let reply = Reply { node: self.member.node.clone(), value };
         self.send(&reply_key(node, nonce), &to_bytes(&reply)?).await
     }
 
@@ -311,8 +318,8 @@ impl Fleet<ServerStore> {
     /// # Errors
     /// [`FleetError`].
     pub async fn announce_waiting(&self, priority: u8) -> Result<(), FleetError> {
-        let ticket = self.tickets.issue(self.clock.monotonic());
-        let announcement = Announcement { node: self.node.clone(), priority, ticket };
+        let ticket = self.tickets.issue(self.member.clock.monotonic());
+        let announcement = Announcement { node: self.member.node.clone(), priority, ticket };
         self.send(WAITING, &to_bytes(&announcement)?).await
     }
 
@@ -337,7 +344,8 @@ impl Fleet<ServerStore> {
     ) -> Result<Option<PassedCall>, FleetError> {
         let nonce = Uuid::new_v4();
         let ticket = ticket.to_owned();
-        let request = TakeMessage { node: self.node.clone(), ticket, selection, nonce: nonce.to_string() };
+        let request =
+            TakeMessage { node: self.member.node.clone(), ticket, selection, nonce: nonce.to_string() };
         let ask = async {
             let mut replies = self.send_request(&take_key(from), nonce, &request).await?;
             let (_, call) = replies.next::<CallMessage>().await.ok_or(FleetError::NotAnswered)?;
@@ -351,7 +359,7 @@ impl Fleet<ServerStore> {
     /// # Errors
     /// [`FleetError`].
     pub async fn take_requests(self: &Arc<Self>) -> Result<TakeRequests, FleetError> {
-        Subscription::new(self, take_key(&self.node)).await.map(TakeRequests)
+        Subscription::new(self, take_key(&self.member.node)).await.map(TakeRequests)
     }
 
     /// Replies to a request with a call, or with `None` if no call that fits waits at this node.
@@ -433,17 +441,20 @@ impl Fleet<ServerStore> {
         timeout: Duration,
         mut collect: impl FnMut(NodeName, Option<NodeText>) -> ControlFlow<()>,
     ) -> Result<bool, FleetError> {
-        let others = match self.live_others() {
+        let others = match self.member.live_others() {
             Some(others) if !others.is_empty() => others,
             // Others may have joined since the latest sweep.
-            Some(_) | None => self.read_live_others().await?,
+            Some(_) | None => self.member.read_live_others().await?,
         };
         if others.is_empty() {
             return Ok(true);
         }
         let nonce = Uuid::new_v4();
-        let question =
-            QuestionMessage { node: self.node.clone(), text: text.to_owned(), nonce: nonce.to_string() };
+        let question = QuestionMessage {
+            node: self.member.node.clone(),
+            text: text.to_owned(),
+            nonce: nonce.to_string(),
+        };
         let mut replies = self.send_request(ASK, nonce, &question).await?;
         let collect_all = async {
             let mut silent = others;

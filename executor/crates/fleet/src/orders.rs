@@ -4,10 +4,11 @@
 //! order: a node that finds it unchanged reads nothing else.
 
 use crate::FleetError;
-use crate::claims::Fleet;
+use crate::member::Member;
 use crate::store::{Store, StoredValue, Write};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The key that changes with each order.
 const CHANGES: &str = "orders";
@@ -29,9 +30,6 @@ pub struct Order {
 
 /// The orders that this node has read.
 #[derive(Debug, Default)]
-pub(crate) struct SeenOrders(Mutex<Seen>);
-
-#[derive(Debug, Default)]
 struct Seen {
     /// The revision of [`CHANGES`].
     changes: u64,
@@ -41,25 +39,35 @@ struct Seen {
     looks: u32,
 }
 
-impl<S: Store> Fleet<S> {
+/// The orders of all nodes.
+pub struct Orders<S> {
+    member: Arc<Member<S>>,
+    seen: Mutex<Seen>,
+}
+
+impl<S: Store> Orders<S> {
+    pub(crate) fn new(member: Arc<Member<S>>) -> Self {
+        Self { member, seen: Mutex::default() }
+    }
+
     /// Gives an order. `make` gets the text of the present order with this name, and returns the new text, or `None` if
     /// the present order says the same.
     ///
     /// # Errors
     /// [`FleetError`]; the order may have been given. An error of `make` is returned.
-    pub async fn give_order(
+    pub async fn give(
         &self,
         name: &str,
         make: impl Fn(Option<&str>) -> Result<Option<String>, FleetError> + Send,
     ) -> Result<(), FleetError> {
         let key = format!("order.{name}");
         for _ in 0..MAX_TRIES {
-            let present = self.store.get(&key).await?;
+            let present = self.member.store.get(&key).await?;
             let text = present.as_ref().map(|present| to_text(&key, present)).transpose()?;
             let Some(new) = make(text.as_deref())? else { return Ok(()) };
             let expected = present.map_or(0, |present| present.revision);
-            if let Write::Done(_) = self.store.update(&key, new.as_bytes(), expected).await? {
-                return self.store.put(CHANGES, name.as_bytes()).await.map(drop);
+            if let Write::Done(_) = self.member.store.update(&key, new.as_bytes(), expected).await? {
+                return self.member.store.put(CHANGES, name.as_bytes()).await.map(drop);
             }
         }
         Err(FleetError::Contended { request: "give an order", reason: "other nodes keep changing it" })
@@ -69,9 +77,9 @@ impl<S: Store> Fleet<S> {
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn withdraw_order(&self, name: &str) -> Result<(), FleetError> {
-        let Some(value) = self.store.get(&format!("order.{name}")).await? else { return Ok(()) };
-        self.store.remove(value.revision).await
+    pub async fn withdraw(&self, name: &str) -> Result<(), FleetError> {
+        let Some(value) = self.member.store.get(&format!("order.{name}")).await? else { return Ok(()) };
+        self.member.store.remove(value.revision).await
     }
 
     /// The orders since the last call, those of this node included, in the order in which they were given. The first
@@ -79,25 +87,25 @@ impl<S: Store> Fleet<S> {
     ///
     /// # Errors
     /// [`FleetError`]: the next call returns these orders.
-    pub async fn take_orders(&self) -> Result<Vec<Order>, FleetError> {
-        let changes = match self.store.get(CHANGES).await {
+    pub async fn take(&self) -> Result<Vec<Order>, FleetError> {
+        let changes = match self.member.store.get(CHANGES).await {
             Ok(value) => value.map_or(0, |value| value.revision),
             // Its value says nothing: all orders are read.
             Err(FleetError::Value { .. }) => u64::MAX,
             Err(error) => return Err(error),
         };
         let (is_unchanged, looks) = {
-            let seen = self.orders.0.lock();
+            let seen = self.seen.lock();
             (changes == seen.changes && changes != u64::MAX, (seen.looks + 1) % LOOKS)
         };
         if is_unchanged && looks > 1 {
-            self.orders.0.lock().looks = looks;
+            self.seen.lock().looks = looks;
             return Ok(Vec::new());
         }
         let mut orders = Vec::new();
-        for key in self.store.keys("order.>").await? {
+        for key in self.member.store.keys("order.>").await? {
             let name = key.trim_start_matches("order.").to_owned();
-            let value = match self.store.get(&key).await {
+            let value = match self.member.store.get(&key).await {
                 Ok(Some(value)) => value,
                 Ok(None) => continue,
                 Err(error @ FleetError::Value { .. }) => {
@@ -106,12 +114,12 @@ impl<S: Store> Fleet<S> {
                 }
                 Err(error) => return Err(error),
             };
-            if self.orders.0.lock().returned.get(&name).is_none_or(|returned| *returned < value.revision) {
+            if self.seen.lock().returned.get(&name).is_none_or(|returned| *returned < value.revision) {
                 orders.push(Order { name, text: to_text(&key, &value)?, revision: value.revision });
             }
         }
         orders.sort_by_key(|order| order.revision);
-        let mut seen = self.orders.0.lock();
+        let mut seen = self.seen.lock();
         (seen.changes, seen.looks) = (changes, looks.max(1));
         seen.returned.extend(orders.iter().map(|order| (order.name.clone(), order.revision)));
         Ok(orders)

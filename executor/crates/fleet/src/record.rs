@@ -163,6 +163,18 @@ pub(crate) fn decode<T: for<'de> Deserialize<'de>>(key: &str, value: &[u8]) -> R
     serde_json::from_slice(value).map_err(|error| FleetError::value(key, error))
 }
 
+/// Logs a value that no node wrote: it concerns one node or intent, and must not keep the others from being looked at.
+pub(crate) fn skip_unreadable<T>(result: Result<T, FleetError>) -> Result<Option<T>, FleetError> {
+    match result {
+        Err(error @ FleetError::Value { .. }) => {
+            tracing::warn!(%error, "a value in the fleet is ignored");
+            Ok(None)
+        }
+        Ok(value) => Ok(Some(value)),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

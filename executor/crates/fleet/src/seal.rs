@@ -2,7 +2,6 @@
 //! refused.
 
 use crate::FleetError;
-use crate::claims::Fleet;
 use crate::store::{Store, StoredValue, Write};
 use a2g_types::node::FleetName;
 use a2g_types::tool::Digest;
@@ -12,7 +11,6 @@ use sha2::Sha256;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use uuid::Uuid;
 use zeroize::Zeroizing;
 
 /// The length of the HMAC-SHA256 before each value, in bytes.
@@ -47,7 +45,7 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    fn code(&self, key: &str, value: &[u8]) -> Hmac<Sha256> {
+    pub(crate) fn code(&self, key: &str, value: &[u8]) -> Hmac<Sha256> {
         // Neither name contains a zero byte, so the text is unambiguous.
         let parts = [self.fleet.as_str().as_bytes(), b"\0", key.as_bytes(), b"\0", value];
         parts.into_iter().fold(self.key.0.clone(), hmac::Mac::chain_update)
@@ -79,32 +77,6 @@ impl Seal {
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
-}
-
-impl<S> Fleet<S> {
-    /// Makes an id that a client gets and sends back, to any node: a random UUID, `extra`, and a code that binds both to the
-    /// owner. `extra` has no dot.
-    #[must_use]
-    pub fn issue_id(&self, purpose: &str, extra: &str, owner: &str) -> String {
-        let text = format!("{}.{extra}", Uuid::new_v4());
-        let code = self.store.seal.code(&client_key(purpose), format!("{text}.{owner}").as_bytes());
-        format!("{text}.{}", Digest(code.finalize().into_bytes().into()))
-    }
-
-    /// The `extra` of an id that a node of this fleet has made for this purpose and owner; `None` for any other text.
-    #[must_use]
-    pub fn read_id<'a>(&self, purpose: &str, id: &'a str, owner: &str) -> Option<&'a str> {
-        let (text, code) = id.rsplit_once('.')?;
-        let Digest(code) = Digest::parse(code).ok()?;
-        let expected = self.store.seal.code(&client_key(purpose), format!("{text}.{owner}").as_bytes());
-        expected.verify_slice(&code).ok()?;
-        text.split_once('.').map(|(_uuid, extra)| extra)
-    }
-}
-
-/// The key under which texts for clients are authenticated. No value has such a key.
-fn client_key(purpose: &str) -> String {
-    format!("client.{purpose}")
 }
 
 /// A store whose values are authenticated.

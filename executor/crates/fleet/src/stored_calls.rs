@@ -9,15 +9,16 @@
 //! was killed: the next sweep finds the claim, and removes the call again.
 
 use crate::FleetError;
-use crate::claims::Fleet;
-use crate::record::{decode, encode};
+use crate::claims::Claims;
+use crate::member::Member;
+use crate::record::{decode, encode, skip_unreadable};
 use crate::store::{Store, StoredValue, Write};
-use crate::takeover::skip_unreadable;
 use a2g_types::ident::IntentId;
 use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// An epoch that no node has: the first one is 1.
@@ -57,28 +58,12 @@ pub enum Takeover {
 /// Decides about the stored call of a lost node.
 pub type TakeoverRule<'a> = &'a (dyn Fn(WaitsFor, &PassedCall) -> Takeover + Sync);
 
-/// The stored calls of this process.
-#[derive(Default)]
-pub(crate) struct StoredCalls {
-    for_slots: WaitingCalls,
-    for_people: WaitingCalls,
-}
-
-impl StoredCalls {
-    pub(crate) fn that_wait_for(&self, waits_for: WaitsFor) -> &WaitingCalls {
-        match waits_for {
-            WaitsFor::Slot => &self.for_slots,
-            WaitsFor::Person => &self.for_people,
-        }
-    }
-}
-
 /// The stored calls of this process that wait for the same.
 #[derive(Default)]
 pub(crate) struct WaitingCalls {
     /// Those that wait here.
     pub(crate) held: Mutex<HashMap<IntentId, HeldCall>>,
-    /// Those that were taken over from lost nodes, until [`Fleet::next_orphan_call`] returns them.
+    /// Those that were taken over from lost nodes, until [`StoredCalls::next_orphan`] returns them.
     orphans: Mutex<VecDeque<OrphanCall>>,
     has_orphans: Notify,
 }
@@ -137,27 +122,48 @@ pub struct OrphanCall {
     pub call: PassedCall,
 }
 
-impl<S: Store> Fleet<S> {
-    /// Stores a call that waits for a slot at this node, until [`Self::remove_call`].
+/// The calls that wait without their callers, until their intents have claims. Those that wait for a person are stored
+/// and removed by [`crate::StoredWaits`].
+pub struct StoredCalls<S> {
+    member: Arc<Member<S>>,
+    claims: Arc<Claims<S>>,
+    for_slots: WaitingCalls,
+    for_people: Arc<WaitingCalls>,
+}
+
+impl<S: Store> StoredCalls<S> {
+    pub(crate) fn new(member: Arc<Member<S>>, claims: Arc<Claims<S>>, for_people: Arc<WaitingCalls>) -> Self {
+        Self { member, claims, for_slots: WaitingCalls::default(), for_people }
+    }
+
+    fn that_wait_for(&self, waits_for: WaitsFor) -> &WaitingCalls {
+        match waits_for {
+            WaitsFor::Slot => &self.for_slots,
+            WaitsFor::Person => &self.for_people,
+        }
+    }
+
+    /// Stores a call that waits for a slot at this node, until [`Self::remove`].
     ///
     /// # Errors
     /// [`FleetError`]; the call may have been stored.
-    pub async fn store_call(&self, intent: IntentId, call: CallMessage) -> Result<(), FleetError> {
-        let key = call_key(WaitsFor::Slot, &self.node, intent);
-        let record = StoredCallRecord { holder: self.node.clone(), epoch: self.lease.epoch(), call };
+    pub async fn store(&self, intent: IntentId, call: CallMessage) -> Result<(), FleetError> {
+        let key = call_key(WaitsFor::Slot, &self.member.node, intent);
+        let record =
+            StoredCallRecord { holder: self.member.node.clone(), epoch: self.member.lease.epoch(), call };
         // Held before it is written: otherwise a sweep could take it over.
-        self.stored_calls.for_slots.hold(intent, key.clone(), HeldState::Unknown);
-        self.store.put(&key, &encode(&record)?).await.map(drop)
+        self.for_slots.hold(intent, key.clone(), HeldState::Unknown);
+        self.member.store.put(&key, &encode(&record)?).await.map(drop)
     }
 
     /// Removes a call that waited for a slot, and whose intent has a claim.
     ///
     /// # Errors
     /// [`FleetError`]; a sweep removes the call.
-    pub async fn remove_call(&self, intent: IntentId) -> Result<(), FleetError> {
-        let Some(held) = self.stored_calls.for_slots.held.lock().remove(&intent) else { return Ok(()) };
-        match self.store.get(&held.key).await? {
-            Some(StoredValue { revision, .. }) => self.store.remove(revision).await,
+    pub async fn remove(&self, intent: IntentId) -> Result<(), FleetError> {
+        let Some(held) = self.for_slots.held.lock().remove(&intent) else { return Ok(()) };
+        match self.member.store.get(&held.key).await? {
+            Some(StoredValue { revision, .. }) => self.member.store.remove(revision).await,
             None => Ok(()),
         }
     }
@@ -166,9 +172,9 @@ impl<S: Store> Fleet<S> {
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn read_call(&self, intent: IntentId) -> Result<Option<PassedCall>, FleetError> {
-        let Some(key) = self.stored_calls.for_slots.key_of(intent) else { return Ok(None) };
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
+    pub async fn read(&self, intent: IntentId) -> Result<Option<PassedCall>, FleetError> {
+        let Some(key) = self.for_slots.key_of(intent) else { return Ok(None) };
+        let Some(StoredValue { bytes, .. }) = self.member.store.get(&key).await? else { return Ok(None) };
         let record = decode::<StoredCallRecord>(&key, &bytes)?;
         Ok(Some(PassedCall::from_authenticated(record.call)))
     }
@@ -177,14 +183,14 @@ impl<S: Store> Fleet<S> {
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn is_call_stored(&self, intent: IntentId) -> Result<bool, FleetError> {
-        Ok(self.store.get(&call_key(WaitsFor::Slot, &self.node, intent)).await?.is_some())
+    pub async fn is_stored(&self, intent: IntentId) -> Result<bool, FleetError> {
+        Ok(self.member.store.get(&call_key(WaitsFor::Slot, &self.member.node, intent)).await?.is_some())
     }
 
-    /// Waits for a call of a lost node, which waits at this one from now on: until [`Self::remove_call`], or, if it waits
-    /// for a person, [`Self::remove_wait`] or [`Self::give_up_wait`].
-    pub async fn next_orphan_call(&self, waits_for: WaitsFor) -> OrphanCall {
-        let calls = self.stored_calls.that_wait_for(waits_for);
+    /// Waits for a call of a lost node, which waits at this one from now on: until [`Self::remove`], or, if it waits for a
+    /// person, [`crate::StoredWaits::remove`] or [`crate::StoredWaits::give_up`].
+    pub async fn next_orphan(&self, waits_for: WaitsFor) -> OrphanCall {
+        let calls = self.that_wait_for(waits_for);
         loop {
             let added = calls.has_orphans.notified();
             if let Some(call) = calls.orphans.lock().pop_front() {
@@ -195,23 +201,23 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Takes over the stored calls of `node` whose holders are lost. Without a `rule`, only those of this node.
-    pub(crate) async fn take_over_calls(
+    pub(crate) async fn take_over(
         &self,
         node: &NodeName,
         rule: Option<TakeoverRule<'_>>,
     ) -> Result<(), FleetError> {
-        if rule.is_none() && *node != self.node {
+        if rule.is_none() && *node != self.member.node {
             return Ok(());
         }
         let mut epochs = HashMap::new();
         for waits_for in [WaitsFor::Slot, WaitsFor::Person] {
-            let calls = self.stored_calls.that_wait_for(waits_for);
+            let calls = self.that_wait_for(waits_for);
             let prefix = format!("{}.{node}.", key_prefix(waits_for));
-            for key in self.store.keys(&format!("{prefix}>")).await? {
+            for key in self.member.store.keys(&format!("{prefix}>")).await? {
                 let intent = key.strip_prefix(&prefix).and_then(|intent| IntentId::parse(intent).ok());
                 let Some(intent) = intent.filter(|intent| !calls.holds(*intent)) else { continue };
                 let found = StoredKey { waits_for, node, intent, key: &key };
-                skip_unreadable(self.take_over_call(found, rule, &mut epochs).await)?;
+                skip_unreadable(self.take_over_one(found, rule, &mut epochs).await)?;
             }
         }
         Ok(())
@@ -219,27 +225,27 @@ impl<S: Store> Fleet<S> {
 
     /// Takes over one stored call, or removes it if its intent has ended. `epochs` has the epoch of each lease that was
     /// read in this sweep; `None` for a node that has ended.
-    async fn take_over_call(
+    async fn take_over_one(
         &self,
         StoredKey { waits_for, node, intent, key }: StoredKey<'_>,
         rule: Option<TakeoverRule<'_>>,
         epochs: &mut HashMap<NodeName, Option<u64>>,
     ) -> Result<(), FleetError> {
-        let Some(StoredValue { bytes, revision }) = self.store.get(key).await? else { return Ok(()) };
+        let Some(StoredValue { bytes, revision }) = self.member.store.get(key).await? else { return Ok(()) };
         let StoredCallRecord { holder, epoch, call } = decode(key, &bytes)?;
         let current = match epochs.get(&holder) {
             Some(current) => *current,
             None => {
-                let current = self.read_epoch(&holder).await?;
+                let current = self.member.read_epoch(&holder).await?;
                 epochs.insert(holder.clone(), current);
                 current
             }
         };
-        if current == Some(epoch) && holder != self.node {
+        if current == Some(epoch) && holder != self.member.node {
             return Ok(());
         }
-        let claim = self.read_claim(intent).await?;
-        let calls = self.stored_calls.that_wait_for(waits_for);
+        let claim = self.claims.read_claim(intent).await?;
+        let calls = self.that_wait_for(waits_for);
         // Checked after the reads: a call is held before it is stored, and until it has a claim.
         if calls.holds(intent) {
             return Ok(());
@@ -247,13 +253,13 @@ impl<S: Store> Fleet<S> {
         match claim {
             // It may still be released; if not, a later sweep removes the call.
             Some((claim, _)) if claim.state.is_open() => return Ok(()),
-            Some(_) => return self.store.remove(revision).await,
+            Some(_) => return self.member.store.remove(revision).await,
             None => {}
         }
-        let is_own = *node == self.node;
-        if is_own && waits_for == WaitsFor::Person && holder == self.node {
+        let is_own = *node == self.member.node;
+        if is_own && waits_for == WaitsFor::Person && holder == self.member.node {
             // The journal of this node has what waits here.
-            return self.store.remove(revision).await;
+            return self.member.store.remove(revision).await;
         }
         let passed = PassedCall::from_authenticated(call.clone());
         let takeover = match rule {
@@ -263,14 +269,15 @@ impl<S: Store> Fleet<S> {
         };
         match takeover {
             Takeover::Take => {}
-            Takeover::Leave if holder == self.node && epoch != NO_EPOCH => {
-                return self.give_back(key, call, revision).await;
+            Takeover::Leave if holder == self.member.node && epoch != NO_EPOCH => {
+                return give_back(&self.member, key, call, revision).await;
             }
             Takeover::Leave => return Ok(()),
-            Takeover::Remove => return self.store.remove(revision).await,
+            Takeover::Remove => return self.member.store.remove(revision).await,
         }
-        let record = StoredCallRecord { holder: self.node.clone(), epoch: self.lease.epoch(), call };
-        if let Write::Done(_) = self.store.update(key, &encode(&record)?, revision).await? {
+        let record =
+            StoredCallRecord { holder: self.member.node.clone(), epoch: self.member.lease.epoch(), call };
+        if let Write::Done(_) = self.member.store.update(key, &encode(&record)?, revision).await? {
             calls.hold(intent, key.to_owned(), HeldState::Orphan);
             calls.orphans.lock().push_back(OrphanCall { intent, from: holder, call: passed });
             calls.has_orphans.notify_one();
@@ -279,17 +286,15 @@ impl<S: Store> Fleet<S> {
     }
 }
 
-impl<S: Store> Fleet<S> {
-    /// Lets any node take a stored call over that this one holds.
-    pub(crate) async fn give_back(
-        &self,
-        key: &str,
-        call: CallMessage,
-        revision: u64,
-    ) -> Result<(), FleetError> {
-        let record = StoredCallRecord { holder: self.node.clone(), epoch: NO_EPOCH, call };
-        self.store.update(key, &encode(&record)?, revision).await.map(drop)
-    }
+/// Lets any node take a stored call over that this one holds.
+pub(crate) async fn give_back<S: Store>(
+    member: &Member<S>,
+    key: &str,
+    call: CallMessage,
+    revision: u64,
+) -> Result<(), FleetError> {
+    let record = StoredCallRecord { holder: member.node.clone(), epoch: NO_EPOCH, call };
+    member.store.update(key, &encode(&record)?, revision).await.map(drop)
 }
 
 /// A key of a stored call, and its parts.
@@ -322,13 +327,12 @@ pub(crate) mod tests {
     use crate::record::NodeRecord;
     use crate::seal::SealedStore;
     use crate::store::matches;
-    use crate::{FleetKey, LeaseTimes, StreamIdentity};
+    use crate::{Fleet, FleetKey, LeaseTimes, StreamIdentity};
     use a2g_types::clock::SystemClock;
     use a2g_types::node::FleetName;
     use bytes::Bytes;
     use serde_json::value::RawValue;
     use std::pin::Pin;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
@@ -466,17 +470,17 @@ pub(crate) mod tests {
         /// Starts a node that is lost, or is about to be, again.
         pub(crate) fn restart(&self, nth: usize) -> Fleet<SlowStore> {
             self.lose(nth);
-            Self::start(&self.store, self.all[nth].node.as_str())
+            Self::start(&self.store, self.all[nth].member.node().as_str())
         }
 
         /// Lets the others know that a node is lost.
         pub(crate) fn lose(&self, nth: usize) {
             let node = &self.all[nth];
-            let key = node_key(&node.node);
-            let found = finish(node.store.get(&key)).unwrap();
+            let key = node_key(&node.member.node);
+            let found = finish(node.member.store.get(&key)).unwrap();
             let record: NodeRecord = decode(&key, &found.bytes).unwrap();
-            let lost = NodeRecord { state: NodeState::TakenOver(self.all[2].node.clone()), ..record };
-            finish(node.store.put(&key, &encode(&lost).unwrap()));
+            let lost = NodeRecord { state: NodeState::TakenOver(self.all[2].member.node.clone()), ..record };
+            finish(node.member.store.put(&key, &encode(&lost).unwrap()));
         }
 
         pub(crate) fn has_key(&self, part: &str) -> bool {
@@ -489,7 +493,7 @@ pub(crate) mod tests {
     }
 
     fn take_orphans(node: &Fleet<SlowStore>) -> usize {
-        std::mem::take(&mut *node.stored_calls.for_slots.orphans.lock()).len()
+        std::mem::take(&mut *node.calls.for_slots.orphans.lock()).len()
     }
 
     pub(crate) const TAKE_ALL: TakeoverRule<'static> = &|_, _| Takeover::Take;
@@ -501,12 +505,13 @@ pub(crate) mod tests {
             let nodes = Nodes::join();
             let [one, two, three] = &nodes.all;
             let intent = IntentId::random();
-            finish(one.store_call(intent, call()));
-            finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
+            finish(one.calls.store(intent, call()));
+            finish(two.calls.take_over(&one.member.node, Some(TAKE_ALL)));
             assert_eq!(take_orphans(two), 0, "the node is not lost");
             nodes.lose(0);
             let sweeps = [two, three].map(|node| {
-                Box::pin(node.take_over_calls(&one.node, Some(TAKE_ALL))) as Pin<Box<dyn Future<Output = _>>>
+                Box::pin(node.calls.take_over(&one.member.node, Some(TAKE_ALL)))
+                    as Pin<Box<dyn Future<Output = _>>>
             });
             assert!(interleave(seed, sweeps.into()).iter().all(Result::is_ok));
             let taken = [two, three].map(take_orphans);
@@ -514,10 +519,10 @@ pub(crate) mod tests {
             by_two += taken[0];
             // The next one takes it over if that node is lost too.
             nodes.lose(1);
-            finish(three.take_over_calls(&one.node, Some(TAKE_ALL)));
+            finish(three.calls.take_over(&one.member.node, Some(TAKE_ALL)));
             assert_eq!(take_orphans(three), taken[0], "seed {seed}");
-            assert!(finish(one.is_call_stored(intent)));
-            finish(three.remove_call(intent));
+            assert!(finish(one.calls.is_stored(intent)));
+            finish(three.calls.remove(intent));
             assert!(!nodes.has_key("call."), "seed {seed}");
         }
         assert!((100..900).contains(&by_two), "{by_two} of 1000");
@@ -529,21 +534,21 @@ pub(crate) mod tests {
         let [one, two, _] = &nodes.all;
         let [claimed, denied] = [(); 2].map(|()| IntentId::random());
         for intent in [claimed, denied] {
-            finish(one.store_call(intent, call()));
+            finish(one.calls.store(intent, call()));
         }
         let empty = || RawValue::from_string("{}".to_owned()).unwrap();
         let content = &[0; 32];
         let agent = "did:a:a";
         let fallback = empty();
         let new = NewClaim { intent: claimed, content, agent, verdict: None, fallback, proof: None };
-        let ClaimReply::New(claim) = finish(two.claim(new)) else { panic!("not claimed") };
-        finish(two.deny(NewDenial { intent: denied, content, agent, denial: empty() }));
+        let ClaimReply::New(claim) = finish(two.claims.claim(new)) else { panic!("not claimed") };
+        finish(two.claims.deny(NewDenial { intent: denied, content, agent, denial: empty() }));
         nodes.lose(0);
-        let take_over = || finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
+        let take_over = || finish(two.calls.take_over(&one.member.node, Some(TAKE_ALL)));
         take_over();
         let keys = || [claimed, denied].map(|intent| nodes.has_key(&format!("call.one.{intent}")));
         assert_eq!((take_orphans(two), keys()), (0, [true, false]), "an open claim can be released");
-        finish(two.finish(&claim, "{}"));
+        finish(two.claims.finish(&claim, "{}"));
         take_over();
         assert_eq!((take_orphans(two), keys()), (0, [false, false]));
     }
@@ -553,14 +558,14 @@ pub(crate) mod tests {
         let nodes = Nodes::join();
         let [one, two, _] = &nodes.all;
         let intent = IntentId::random();
-        finish(one.store_call(intent, call()));
+        finish(one.calls.store(intent, call()));
         nodes.lose(0);
         nodes.store.loses_answer.store(true, Ordering::Relaxed);
-        let failed = interleave(0, vec![Box::pin(two.take_over_calls(&one.node, Some(TAKE_ALL)))]);
+        let failed = interleave(0, vec![Box::pin(two.calls.take_over(&one.member.node, Some(TAKE_ALL)))]);
         assert!(failed[0].is_err() && take_orphans(two) == 0);
-        finish(two.take_over_calls(&one.node, Some(TAKE_ALL)));
-        assert_eq!((take_orphans(two), two.stored_calls.for_slots.holds(intent)), (1, true));
-        assert_eq!(finish(two.read_call(intent)).unwrap().text(), "{}");
+        finish(two.calls.take_over(&one.member.node, Some(TAKE_ALL)));
+        assert_eq!((take_orphans(two), two.calls.for_slots.holds(intent)), (1, true));
+        assert_eq!(finish(two.calls.read(intent)).unwrap().text(), "{}");
     }
 
     #[test]
@@ -568,13 +573,13 @@ pub(crate) mod tests {
         let nodes = Nodes::join();
         let [one, ..] = &nodes.all;
         let intent = IntentId::random();
-        finish(one.store_call(intent, call()));
-        finish(one.take_over_calls(&one.node, Some(TAKE_ALL)));
+        finish(one.calls.store(intent, call()));
+        finish(one.calls.take_over(&one.member.node, Some(TAKE_ALL)));
         assert_eq!(take_orphans(one), 0, "it waits here");
-        one.stored_calls.for_slots.held.lock().clear();
-        finish(one.take_over_calls(&one.node, Some(TAKE_ALL)));
-        assert_eq!((take_orphans(one), one.stored_calls.for_slots.holds(intent)), (1, true));
-        finish(one.remove_call(intent));
+        one.calls.for_slots.held.lock().clear();
+        finish(one.calls.take_over(&one.member.node, Some(TAKE_ALL)));
+        assert_eq!((take_orphans(one), one.calls.for_slots.holds(intent)), (1, true));
+        finish(one.calls.remove(intent));
         assert!(!nodes.has_key("call."));
     }
 }

@@ -1,11 +1,15 @@
 //! The takeover of lost nodes: their open claims are ended as aborted, and their reports delivered.
 
 use crate::FleetError;
-use crate::claims::{Fleet, FoundEnd, Mark, claim_key, delivered_key};
+use crate::claims::{Claims, FoundEnd, claim_key};
 use crate::lease::{NodeState, node_key};
-use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode};
+use crate::marks::{Mark, OrphanReport, OrphanReports, delivered_key, end_key};
+use crate::member::Member;
+use crate::record::{
+    ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode, skip_unreadable,
+};
 use crate::store::{Store, StoredValue, Write};
-use crate::stored_calls::TakeoverRule;
+use crate::stored_calls::{StoredCalls, TakeoverRule};
 use crate::view::{marks, nodes};
 use a2g_types::ident::IntentId;
 use a2g_types::node::NodeName;
@@ -13,24 +17,8 @@ use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
-
-/// The maximum age of the nodes that [`Fleet::read_live_others`] returns.
-const READ_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A report that its own node did not deliver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrphanReport {
-    /// The intent.
-    pub intent: IntentId,
-    /// The node that claimed the intent.
-    pub node: NodeName,
-    /// The stored receipt.
-    pub receipt: Box<str>,
-    /// The key of the mark that is removed once the report is delivered.
-    pub(crate) mark: String,
-}
+use std::sync::Arc;
+use std::time::Instant;
 
 /// What this process knows of the report of an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +34,7 @@ pub enum LocalReport {
 /// The end of a run that the earlier process of this node did not finish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedEnd {
-    /// The fleet has this stored receipt for the intent. [`Fleet::delivery`] says who delivers the report.
+    /// The fleet has this stored receipt for the intent. [`Claims::delivery`] says who delivers the report.
     Receipt(Box<str>),
     /// The run had not begun, and another node has claimed the intent since, or a person has denied it.
     Elsewhere,
@@ -62,7 +50,7 @@ pub struct UnrecordedEnd {
     pub content: String,
     /// The governor's verdict, if the node asked the governor.
     pub verdict: Option<Box<RawValue>>,
-    /// The stored receipt. [`Fleet::delivery`] says who delivers the report.
+    /// The stored receipt. [`Claims::delivery`] says who delivers the report.
     pub receipt: Box<str>,
 }
 
@@ -77,57 +65,26 @@ enum NodeSweep {
     Changed,
 }
 
-/// What this node knows of the others.
-#[derive(Default)]
-pub(crate) struct Takeovers {
+/// What this node takes over from lost ones, and from its own earlier process.
+pub struct Takeovers<S> {
+    member: Arc<Member<S>>,
+    claims: Arc<Claims<S>>,
+    calls: Arc<StoredCalls<S>>,
+    reports: Arc<OrphanReports>,
     /// The latest revision of each lease, and when this node saw it first.
     seen: Mutex<HashMap<NodeName, (u64, Instant)>>,
-    /// The other nodes that held a lease at the latest sweep; `None` before the first one.
-    live_others: Mutex<Option<HashSet<NodeName>>>,
-    /// The latest result of [`Fleet::read_live_others`], and when it was read.
-    read_others: Mutex<Option<(Instant, HashSet<NodeName>)>>,
-    orphans: Mutex<Vec<OrphanReport>>,
-    /// The marks of the reports that this process delivers.
-    delivering: Mutex<HashSet<String>>,
-    has_orphans: Notify,
 }
 
-impl Takeovers {
-    /// Returns `true` while this process delivers the report of a mark.
-    pub(crate) fn is_locked(&self, mark: &str) -> bool {
-        self.delivering.lock().contains(mark)
+impl<S: Store> Takeovers<S> {
+    pub(crate) fn new(
+        member: Arc<Member<S>>,
+        claims: Arc<Claims<S>>,
+        calls: Arc<StoredCalls<S>>,
+        reports: Arc<OrphanReports>,
+    ) -> Self {
+        Self { member, claims, calls, reports, seen: Mutex::default() }
     }
 
-    /// Locks a mark, so that one task of this process ends the claim and delivers its report; `None` if it is locked.
-    pub(crate) fn lock<'a>(&'a self, mark: &'a str) -> Option<MarkLock<'a>> {
-        let is_new = self.delivering.lock().insert(mark.to_owned());
-        is_new.then(|| MarkLock { takeovers: self, mark })
-    }
-}
-
-/// A mark that one task of this process handles.
-pub(crate) struct MarkLock<'a> {
-    takeovers: &'a Takeovers,
-    mark: &'a str,
-}
-
-impl MarkLock<'_> {
-    /// Adds the report of the mark. The mark stays locked until the report is delivered.
-    pub(crate) fn push(self, report: OrphanReport) {
-        self.takeovers.orphans.lock().push(report);
-        self.takeovers.has_orphans.notify_one();
-        // Unlocked by `mark_orphan_delivered`.
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for MarkLock<'_> {
-    fn drop(&mut self) {
-        self.takeovers.delivering.lock().remove(self.mark);
-    }
-}
-
-impl<S: Store> Fleet<S> {
     /// The ends of runs of this node that its journal lacks. The caller has to write each to the journal, and to pass its
     /// intent to [`Self::forget_end`]. `local` is that of [`Self::sweep`].
     ///
@@ -138,8 +95,8 @@ impl<S: Store> Fleet<S> {
         local: impl Fn(IntentId) -> LocalReport + Sync,
     ) -> Result<Vec<UnrecordedEnd>, FleetError> {
         let mut ends = Vec::new();
-        let prefix = end_key(&self.node, "");
-        for key in self.store.keys(&format!("{prefix}>")).await? {
+        let prefix = end_key(&self.member.node, "");
+        for key in self.member.store.keys(&format!("{prefix}>")).await? {
             let Some(Ok(intent)) = key.strip_prefix(&prefix).map(IntentId::parse) else { continue };
             ends.extend(skip_unreadable(self.unrecorded_end(intent, &local).await)?.flatten());
         }
@@ -151,9 +108,9 @@ impl<S: Store> Fleet<S> {
         intent: IntentId,
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<Option<UnrecordedEnd>, FleetError> {
-        let claim = self.read_claim(intent).await?.map(|(claim, _)| claim);
+        let claim = self.claims.read_claim(intent).await?.map(|(claim, _)| claim);
         let Some(ClaimRecord { content, verdict, state, .. }) =
-            claim.filter(|claim| claim.node == self.node && !claim.state.is_denied())
+            claim.filter(|claim| claim.node == self.member.node && !claim.state.is_denied())
         else {
             // The end was not written.
             self.forget_end(intent).await?;
@@ -166,7 +123,7 @@ impl<S: Store> Fleet<S> {
         };
         match local(intent) {
             LocalReport::Unknown => {
-                let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                let receipt = self.claims.read_receipt(&FoundEnd::new(intent, receipt)).await?;
                 Ok(Some(UnrecordedEnd { intent, content, verdict, receipt }))
             }
             // It may be open here without a start.
@@ -183,25 +140,19 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn forget_end(&self, intent: IntentId) -> Result<(), FleetError> {
-        self.remove_mark(&end_key(&self.node, &intent.to_string())).await
+        self.claims.remove_mark(&end_key(&self.member.node, &intent.to_string())).await
     }
 
     /// The number of reports of lost nodes that this one delivers.
     #[must_use]
     pub fn orphan_count(&self) -> usize {
-        self.takeovers.delivering.lock().len()
+        self.reports.count()
     }
 
     /// Waits for a report of a lost node. The caller has to deliver it, and to pass it to
     /// [`Self::mark_orphan_delivered`].
     pub async fn next_orphan(&self) -> OrphanReport {
-        loop {
-            let added = self.takeovers.has_orphans.notified();
-            if let Some(report) = self.takeovers.orphans.lock().pop() {
-                return report;
-            }
-            added.await;
-        }
+        self.reports.next().await
     }
 
     /// Records that this node has delivered a report for another one, and removes its mark.
@@ -209,9 +160,9 @@ impl<S: Store> Fleet<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_orphan_delivered(&self, report: &OrphanReport) -> Result<(), FleetError> {
-        self.store.put(&delivered_key(report.intent), self.node.as_str().as_bytes()).await?;
-        self.remove_mark(&report.mark).await?;
-        self.takeovers.delivering.lock().remove(&report.mark);
+        self.member.store.put(&delivered_key(report.intent), self.member.node.as_str().as_bytes()).await?;
+        self.claims.remove_mark(&report.mark).await?;
+        self.reports.unlock(&report.mark);
         Ok(())
     }
 
@@ -227,51 +178,15 @@ impl<S: Store> Fleet<S> {
         rule: Option<TakeoverRule<'_>>,
     ) -> Result<(), FleetError> {
         let mut live_others = HashSet::new();
-        for node in nodes(&self.store).await? {
+        for node in nodes(&self.member.store).await? {
             match skip_unreadable(self.sweep_node(&node, &local).await)? {
                 Some(NodeSweep::Live) => drop(live_others.insert(node)),
-                Some(NodeSweep::Ended) => self.take_over_calls(&node, rule).await?,
+                Some(NodeSweep::Ended) => self.calls.take_over(&node, rule).await?,
                 Some(NodeSweep::Changed) | None => {}
             }
         }
-        *self.takeovers.live_others.lock() = Some(live_others);
+        self.member.set_live_others(live_others);
         Ok(())
-    }
-
-    /// The other nodes that held a lease at the latest [`Self::sweep`]; `None` before the first one.
-    pub(crate) fn live_others(&self) -> Option<HashSet<NodeName>> {
-        self.takeovers.live_others.lock().clone()
-    }
-
-    /// Returns `true` if another node held a lease at the latest [`Self::sweep`]; `false` before the first one.
-    #[must_use]
-    pub fn has_live_others(&self) -> bool {
-        self.takeovers.live_others.lock().as_ref().is_some_and(|others| !others.is_empty())
-    }
-
-    /// The other nodes that held a lease, or were not known to be lost, at most [`READ_INTERVAL`] ago.
-    pub(crate) async fn read_live_others(&self) -> Result<HashSet<NodeName>, FleetError> {
-        let now = self.clock.monotonic();
-        if let Some((read_at, others)) = &*self.takeovers.read_others.lock()
-            && now.saturating_duration_since(*read_at) < READ_INTERVAL
-        {
-            return Ok(others.clone());
-        }
-        let mut others = HashSet::new();
-        for node in nodes(&self.store).await?.into_iter().filter(|node| *node != self.node) {
-            // As in a sweep, a lease that cannot be read is that of no node.
-            if skip_unreadable(self.has_lease(&node).await)? == Some(true) {
-                others.insert(node);
-            }
-        }
-        *self.takeovers.read_others.lock() = Some((now, others.clone()));
-        Ok(others)
-    }
-
-    async fn has_lease(&self, node: &NodeName) -> Result<bool, FleetError> {
-        let key = node_key(node);
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(false) };
-        Ok(!decode::<NodeRecord>(&key, &bytes)?.state.has_ended())
     }
 
     /// Ends the claims that a lost node, or an earlier epoch of this node, left open. Returns whether the stored calls of
@@ -282,11 +197,11 @@ impl<S: Store> Fleet<S> {
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<NodeSweep, FleetError> {
         let key = node_key(node);
-        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else {
+        let Some(StoredValue { bytes, revision }) = self.member.store.get(&key).await? else {
             return Ok(NodeSweep::Changed);
         };
         let record = decode::<NodeRecord>(&key, &bytes)?;
-        if *node == self.node {
+        if *node == self.member.node {
             // The claims of this epoch are those of this process.
             self.end_claims(node, record.epoch.saturating_sub(1), local).await?;
             return Ok(NodeSweep::Ended);
@@ -295,7 +210,7 @@ impl<S: Store> Fleet<S> {
         match &record.state {
             NodeState::Live | NodeState::Draining if !is_stale => return Ok(NodeSweep::Live),
             // The other node may lack the tools of the stored calls, or have no room for them.
-            NodeState::TakenOver(by) if *by != self.node && !is_stale => return Ok(NodeSweep::Ended),
+            NodeState::TakenOver(by) if *by != self.member.node && !is_stale => return Ok(NodeSweep::Ended),
             NodeState::Live | NodeState::Draining | NodeState::Left | NodeState::TakenOver(_) => {}
         }
         // Nothing is written about a node that has ended, and left nothing open.
@@ -303,10 +218,10 @@ impl<S: Store> Fleet<S> {
             return Ok(NodeSweep::Ended);
         }
         let epoch = record.epoch;
-        if record.state != NodeState::TakenOver(self.node.clone()) {
+        if record.state != NodeState::TakenOver(self.member.node.clone()) {
             let end = if record.state == NodeState::Left { "has left" } else { "is lost" };
-            let taken = NodeRecord { state: NodeState::TakenOver(self.node.clone()), ..record };
-            if self.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
+            let taken = NodeRecord { state: NodeState::TakenOver(self.member.node.clone()), ..record };
+            if self.member.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
                 return Ok(NodeSweep::Changed);
             }
             tracing::warn!(%node, "the node {end}: this one ends its open intents and delivers its reports");
@@ -317,17 +232,17 @@ impl<S: Store> Fleet<S> {
 
     /// Returns `true` if a lease has had this revision for its whole length, by the clock of this node.
     fn is_stale(&self, node: &NodeName, revision: u64) -> bool {
-        let now = self.clock.monotonic();
-        let mut seen = self.takeovers.seen.lock();
+        let now = self.member.clock.monotonic();
+        let mut seen = self.seen.lock();
         let (latest, since) = seen.entry(node.clone()).or_insert((revision, now));
         if *latest != revision {
             (*latest, *since) = (revision, now);
         }
-        now.saturating_duration_since(*since) >= self.lease_times().lease()
+        now.saturating_duration_since(*since) >= self.member.lease_times().lease()
     }
 
     async fn marks(&self, node: &NodeName) -> Result<Vec<Mark>, FleetError> {
-        marks(&self.store, node).await
+        marks(&self.member.store, node).await
     }
 
     /// Ends the claims that a node made until `epoch`, and queues its reports for delivery.
@@ -351,49 +266,49 @@ impl<S: Store> Fleet<S> {
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<(), FleetError> {
         let Mark { key, intent, is_takeover } = mark;
-        let is_own = *node == self.node;
+        let is_own = *node == self.member.node;
         // Without a read: most marks of this node are those of reports that the governor has not acknowledged yet.
         let is_reported_here = || is_own && !is_takeover && local(intent) == LocalReport::Undelivered;
-        if self.takeovers.is_locked(&key) || is_reported_here() {
+        if self.reports.is_locked(&key) || is_reported_here() {
             return Ok(());
         }
-        let Some(StoredValue { bytes, revision }) = self.store.get(&key).await? else { return Ok(()) };
+        let Some(StoredValue { bytes, revision }) = self.member.store.get(&key).await? else { return Ok(()) };
         let MarkRecord { epoch: marked } = decode(&key, &bytes)?;
         if !is_own && marked > epoch {
             // The node has joined again.
             return Ok(());
         }
-        let claim = self.read_claim(intent).await?;
+        let claim = self.claims.read_claim(intent).await?;
         // Checked after the reads: a claim that this process makes later writes the mark again.
-        let is_active = is_own && !is_takeover && self.active.lock().contains(&intent);
+        let is_active = is_own && !is_takeover && self.claims.is_active(intent);
         let local = if is_takeover { LocalReport::Unknown } else { local(intent) };
         if is_active || local == LocalReport::Undelivered {
             return Ok(());
         }
         let Some((claim, claim_revision)) = claim else {
-            self.store.remove(revision).await?;
+            self.member.store.remove(revision).await?;
             return Ok(());
         };
-        let is_lost = is_takeover && self.is_lost(&claim).await?;
+        let is_lost = is_takeover && self.claims.is_lost(&claim).await?;
         let ClaimRecord { node: owner, epoch: claimed, state, .. } = claim;
         match state {
             // Left by a claim that failed because another node had claimed the intent.
-            _ if (owner != *node) != is_takeover => self.store.remove(revision).await?,
+            _ if (owner != *node) != is_takeover => self.member.store.remove(revision).await?,
             ClaimState::Open { .. } if is_lost || (!is_takeover && claimed <= epoch) => {
-                self.end_lost(intent, &owner, claim_revision).await?;
+                self.claims.end_lost(intent, &owner, claim_revision).await?;
             }
             // A later epoch of the node has made this claim.
             ClaimState::Open { .. } => {}
             // The node that has ended it has its own mark for the report.
-            ClaimState::Ended { by, .. } if by != *node => self.store.remove(revision).await?,
+            ClaimState::Ended { by, .. } if by != *node => self.member.store.remove(revision).await?,
             // Left by a claim that failed because the intent was denied.
-            ClaimState::Denied { .. } => self.store.remove(revision).await?,
+            ClaimState::Denied { .. } => self.member.store.remove(revision).await?,
             ClaimState::Ended { .. } if local == LocalReport::Delivered => {
-                self.store.remove(revision).await?;
+                self.member.store.remove(revision).await?;
             }
             ClaimState::Ended { receipt, .. } => {
-                let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
-                if let Some(lock) = self.takeovers.lock(&key) {
+                let receipt = self.claims.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                if let Some(lock) = self.reports.lock(&key) {
                     lock.push(OrphanReport { intent, node: owner, receipt, mark: key.clone() });
                 }
             }
@@ -415,10 +330,10 @@ impl<S: Store> Fleet<S> {
     ) -> Result<RecordedEnd, FleetError> {
         let key = claim_key(intent);
         loop {
-            let (record, revision) = match self.read_claim(intent).await? {
+            let (record, revision) = match self.claims.read_claim(intent).await? {
                 None => {
-                    let node = self.node.clone();
-                    let epoch = self.lease.epoch();
+                    let node = self.member.node.clone();
+                    let epoch = self.member.lease.epoch();
                     let content = Digest(*content).to_string();
                     let state = ClaimState::Open { fallback: fallback.clone() };
                     let agent = agent.to_owned();
@@ -427,16 +342,18 @@ impl<S: Store> Fleet<S> {
                 Some(found) => found,
             };
             match record.state {
-                ClaimState::Ended { by: _, receipt } if record.node == self.node => {
-                    let receipt = self.read_receipt(&FoundEnd::new(intent, receipt)).await?;
+                ClaimState::Ended { by: _, receipt } if record.node == self.member.node => {
+                    let receipt = self.claims.read_receipt(&FoundEnd::new(intent, receipt)).await?;
                     return Ok(RecordedEnd::Receipt(receipt));
                 }
-                ClaimState::Open { fallback } if record.node == self.node => {
+                ClaimState::Open { fallback } if record.node == self.member.node => {
                     let receipt = Box::from(fallback.get());
-                    let mark = MarkRecord { epoch: self.lease.epoch() };
-                    self.store.put(&self.claim_mark(intent).key, &encode(&mark)?).await?;
-                    let ended = ClaimRecord { state: self.ended(ReceiptPlace::Inline(fallback)), ..record };
-                    if let Write::Done(_) = self.store.update(&key, &encode(&ended)?, revision).await? {
+                    let mark = MarkRecord { epoch: self.member.lease.epoch() };
+                    self.member.store.put(&self.claims.claim_mark(intent).key, &encode(&mark)?).await?;
+                    let ended =
+                        ClaimRecord { state: self.claims.ended(ReceiptPlace::Inline(fallback)), ..record };
+                    if let Write::Done(_) = self.member.store.update(&key, &encode(&ended)?, revision).await?
+                    {
                         return Ok(RecordedEnd::Receipt(receipt));
                     }
                 }
@@ -445,22 +362,5 @@ impl<S: Store> Fleet<S> {
                 }
             }
         }
-    }
-}
-
-/// The key that says that a claim of a node was ended as lost, until the node's journal has that end.
-pub(crate) fn end_key(node: &NodeName, intent: &str) -> String {
-    format!("ended.{node}.{intent}")
-}
-
-/// Logs a value that no node wrote: it concerns one node or intent, and must not keep the others from being looked at.
-pub(crate) fn skip_unreadable<T>(result: Result<T, FleetError>) -> Result<Option<T>, FleetError> {
-    match result {
-        Err(error @ FleetError::Value { .. }) => {
-            tracing::warn!(%error, "a value in the fleet is ignored");
-            Ok(None)
-        }
-        Ok(value) => Ok(Some(value)),
-        Err(error) => Err(error),
     }
 }

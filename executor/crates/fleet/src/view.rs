@@ -1,12 +1,12 @@
 //! The values that the nodes of a fleet have written, for operators and nodes, and an operator's request to drain one.
 
-use crate::claims::Mark;
 use crate::identity::read_identity;
 use crate::lease::{LeaseTimes, NodeLoad, NodeState, node_key};
+use crate::marks::Mark;
 use crate::record::{DrainRecord, NodeRecord, decode, encode};
 use crate::seal::SealedStore;
 use crate::store::{Store, StoredValue};
-use crate::{Fleet, FleetError, FleetKey};
+use crate::{FleetError, FleetKey};
 use a2g_types::node::{FleetName, NodeName};
 use std::time::Duration;
 
@@ -132,17 +132,7 @@ impl<S: Store> FleetView<S> {
     }
 }
 
-impl<S: Store> Fleet<S> {
-    /// All nodes of the fleet, by name, without those whose leases cannot be read.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub async fn status(&self) -> Result<Vec<NodeStatus>, FleetError> {
-        read_status(&self.store, self.lease_times()).await.map(|(nodes, _unreadable)| nodes)
-    }
-}
-
-async fn read_status<S: Store>(
+pub(crate) async fn read_status<S: Store>(
     store: &SealedStore<S>,
     times: LeaseTimes,
 ) -> Result<(Vec<NodeStatus>, Vec<FleetError>), FleetError> {

@@ -215,8 +215,8 @@ async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     let executor = state.settings.executor.as_ref();
     let condition = executor.map(|executor| executor.journal.condition());
     let fleet = executor.and_then(|executor| executor.node.fleet());
-    let has_no_lease = fleet.is_some_and(|fleet| !fleet.may_run());
-    let has_lost_claims = fleet.is_some_and(|fleet| fleet.loss().is_some());
+    let has_no_lease = fleet.is_some_and(|fleet| !fleet.member.may_run());
+    let has_lost_claims = fleet.is_some_and(|fleet| fleet.member.loss().is_some());
     let (status, text) = match condition {
         None | Some(Condition::Works) if has_lost_claims => (
             StatusCode::SERVICE_UNAVAILABLE,

@@ -212,7 +212,7 @@ impl Claims {
 
     /// Returns `true` if there are other nodes that may take calls that wait here.
     fn may_pass_calls(&self) -> bool {
-        self.passing.is_enabled && self.node.fleet().is_some_and(|fleet| fleet.has_live_others())
+        self.passing.is_enabled && self.node.fleet().is_some_and(|fleet| fleet.member.has_live_others())
     }
 
     /// Looks up an intent in the journal. `expires_at` is the expiry of a verdict that came with the call.

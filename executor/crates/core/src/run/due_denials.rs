@@ -40,7 +40,7 @@ impl DueDenials {
         let Some(fleet) = self.fleet_of_waits() else { return };
         // A stop is in force at all nodes; but the own node of an intent that was taken over has it too, and could let it
         // wait again after the stop is lifted.
-        let is_due = reason != AbortReason::Stopped || fleet.is_wait_taken_over(call.intent);
+        let is_due = reason != AbortReason::Stopped || fleet.waits.is_taken_over(call.intent);
         if is_due && call.parent.is_none() {
             self.calls.lock().insert(call.intent, (Arc::new(call.clone()), reason));
         }

@@ -121,13 +121,13 @@ pub async fn join_fleet(
         let fallback = RawValue::from_string(run.fallback.to_owned())?;
         let receipt = stored::read_receipt(run.fallback.as_bytes())?;
         let agent = receipt.agent.as_str();
-        let end = fleet.end_interrupted(run.intent, run.content, agent, fallback).await.map_err(failed)?;
-        ends.push(match end {
+        let end = fleet.takeovers.end_interrupted(run.intent, run.content, agent, fallback).await;
+        ends.push(match end.map_err(failed)? {
             RecordedEnd::Receipt(receipt) => InterruptedEnd::Receipt(receipt),
             RecordedEnd::Elsewhere => InterruptedEnd::Released,
         });
     }
-    let to_remember = fleet.to_remember().to_text().map_err(failed)?;
+    let to_remember = fleet.member.to_remember().to_text().map_err(failed)?;
     Ok((Arc::new(fleet), RecoveredState { ends, fleet: Some(to_remember) }))
 }
 
@@ -150,7 +150,7 @@ pub(super) struct FleetClaim(Option<(Arc<Fleet>, Claim)>);
 impl FleetClaim {
     /// Returns `false` if another node may have ended the claim.
     pub(super) fn is_held(&self) -> bool {
-        self.0.as_ref().is_none_or(|(fleet, claim)| fleet.is_held(claim))
+        self.0.as_ref().is_none_or(|(fleet, claim)| fleet.claims.is_held(claim))
     }
 
     /// Waits for a run. If the lease is lost meanwhile, the run is aborted.
@@ -176,7 +176,7 @@ impl FleetClaim {
     /// Releases the claim of a guest that has not begun.
     pub(super) async fn release(self) {
         if let Some((fleet, claim)) = self.0 {
-            fleet.release(claim).await;
+            fleet.claims.release(claim).await;
         }
     }
 
@@ -187,7 +187,7 @@ impl FleetClaim {
         let text = stored::write_receipt(&receipt).map_err(|error| Fault::Internal(error.to_string()))?;
         let [mut delay, max_delay] = FINISH_DELAYS;
         loop {
-            match fleet.finish(claim, &text).await {
+            match fleet.claims.finish(claim, &text).await {
                 Ok(FinishReply::Recorded) => return Ok((receipt, Reporting::Here)),
                 Ok(FinishReply::Superseded(text)) => {
                     tracing::warn!("another node has ended this intent, because this one had lost its lease");
@@ -244,7 +244,7 @@ impl Node {
     /// The name of this executor in its fleet.
     #[must_use]
     pub fn name(&self) -> Option<&NodeName> {
-        self.fleet.as_ref().map(|fleet| fleet.node())
+        self.fleet.as_ref().map(|fleet| fleet.member.node())
     }
 
     /// The nodes of the fleet, by name; `None` without a fleet.
@@ -253,7 +253,7 @@ impl Node {
     /// If the fleet cannot be read in time.
     pub async fn list_nodes(&self) -> Option<Result<Vec<NodeStatus>, Fault>> {
         let fleet = self.fleet.as_ref()?;
-        let nodes = tokio::time::timeout(STATUS_TIMEOUT, fleet.status()).await;
+        let nodes = tokio::time::timeout(STATUS_TIMEOUT, fleet.member.status()).await;
         let timeout = |_elapsed| busy_fault("the servers of the fleet do not answer");
         Some(nodes.map_err(timeout).and_then(|nodes| nodes.map_err(|error| self.fleet_fault(&error))))
     }
@@ -264,7 +264,7 @@ impl Node {
         call: &CallIdentity,
     ) -> Result<Option<KnownIntent>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
-        match fleet.find(call.intent).await.map_err(|error| self.fleet_fault(&error))? {
+        match fleet.claims.find(call.intent).await.map_err(|error| self.fleet_fault(&error))? {
             None => Ok(None),
             Some(found) => self.known_in_fleet(fleet, call, found).await.map(Some),
         }
@@ -292,7 +292,7 @@ impl Node {
             fallback: RawValue::from_string(fallback).map_err(internal)?,
             proof: proof.as_deref(),
         };
-        match fleet.claim(new).await.map_err(|error| self.fleet_fault(&error))? {
+        match fleet.claims.claim(new).await.map_err(|error| self.fleet_fault(&error))? {
             ClaimReply::New(claim) => Ok(StartOutcome::New(FleetClaim(Some((Arc::clone(fleet), claim))))),
             ClaimReply::Known(found) => {
                 let call = CallIdentity::of(call);
@@ -332,7 +332,7 @@ impl Node {
             FoundState::Denied(_) => return Ok(Stage::Released),
             FoundState::Ended(end) => end,
         };
-        let receipt = fleet.read_receipt(&end).await.map_err(|error| self.fleet_fault(&error))?;
+        let receipt = fleet.claims.read_receipt(&end).await.map_err(|error| self.fleet_fault(&error))?;
         let receipt = stored::read_receipt(receipt.as_bytes());
         receipt
             .map(|receipt| Stage::Finished(Arc::new(receipt)))
@@ -359,7 +359,7 @@ impl Node {
             agent: call.agent.as_str(),
             denial: denial.map_err(|error| Fault::Internal(error.to_string()))?,
         };
-        let found = fleet.deny(new).await.map_err(|error| self.fleet_fault(&error))?;
+        let found = fleet.claims.deny(new).await.map_err(|error| self.fleet_fault(&error))?;
         match found.map(|found| found.state) {
             None | Some(FoundState::Denied(_)) => Ok(()),
             Some(FoundState::Open | FoundState::Ended(_)) => Err(Fault::invalid(
@@ -392,7 +392,7 @@ impl Node {
         intent: IntentId,
     ) -> Result<Option<(AgentDid, IntentDenial)>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
-        let Some(found) = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
+        let Some(found) = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
             return Ok(None);
         };
         match found.state {
@@ -411,7 +411,7 @@ impl Node {
         intent: IntentId,
     ) -> Result<Option<(AgentDid, Stage)>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
-        let Some(found) = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
+        let Some(found) = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
             return Ok(None);
         };
         let agent = AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
@@ -429,7 +429,7 @@ impl Node {
             while !sender.is_closed() && failed < MAX_FAILED_REQUESTS {
                 tokio::time::sleep(delay).await;
                 delay = (delay * 3 / 2).min(max_delay);
-                let stage = match fleet.find(intent).await {
+                let stage = match fleet.claims.find(intent).await {
                     Ok(Some(found)) => node.stage_in_fleet(&fleet, found).await,
                     Ok(None) => Ok(Stage::Released),
                     Err(error) => Err(node.fleet_fault(&error)),
@@ -446,7 +446,7 @@ impl Node {
 
     pub(super) fn fleet_fault(&self, error: &FleetError) -> Fault {
         // The error of a request does not say that the whole stream is gone, and what to do.
-        let loss = self.fleet.as_ref().and_then(|fleet| fleet.loss());
+        let loss = self.fleet.as_ref().and_then(|fleet| fleet.member.loss());
         let error = loss.as_ref().unwrap_or(error);
         let message = format!("the fleet cannot be used at the moment: {error}");
         Fault::Busy { message, retry_after_ms: RETRY_AFTER_MS }
@@ -455,7 +455,7 @@ impl Node {
     /// Tells the fleet that this node has delivered a report.
     pub async fn mark_reported(&self, intent: IntentId) {
         let Some(fleet) = &self.fleet else { return };
-        if let Err(error) = fleet.mark_delivered(intent).await {
+        if let Err(error) = fleet.claims.mark_delivered(intent).await {
             // The next sweep removes the mark.
             tracing::debug!(%intent, %error, "the delivery of a report is not recorded in the fleet yet");
         }
@@ -465,7 +465,7 @@ impl Node {
     pub async fn delivery_elsewhere(&self, intent: IntentId) -> Delivery {
         let Some(fleet) = &self.fleet else { return Delivery::Here };
         // A report that is sent twice is better than one that is not sent.
-        fleet.delivery(intent).await.unwrap_or(Delivery::Here)
+        fleet.claims.delivery(intent).await.unwrap_or(Delivery::Here)
     }
 }
 
@@ -485,20 +485,20 @@ impl Membership {
         let mut has_lease = true;
         let mut is_lost = false;
         loop {
-            tokio::time::sleep(fleet.lease_times().renewal()).await;
+            tokio::time::sleep(fleet.member.lease_times().renewal()).await;
             let result = self.maintain_lease(&fleet).await;
-            if has_lease && !fleet.may_run() {
+            if has_lease && !fleet.member.may_run() {
                 tracing::warn!("this node holds no lease any more: its runs are aborted");
             }
-            has_lease = fleet.may_run();
-            let loss = fleet.loss();
+            has_lease = fleet.member.may_run();
+            let loss = fleet.member.loss();
             if let Some(error) = loss.as_ref().filter(|_| !is_lost) {
                 tracing::error!(%error, "nothing runs until an operator acts");
             }
             is_lost = loss.is_some();
             match &result {
                 Err(error) if !is_away => {
-                    let servers = fleet.servers();
+                    let servers = fleet.member.servers();
                     tracing::warn!(servers, %error, "the fleet cannot be used: calls are refused until it can");
                 }
                 Ok(()) if is_away => tracing::info!("the fleet can be used again"),
@@ -511,7 +511,7 @@ impl Membership {
     async fn maintain_lease(&self, fleet: &Fleet) -> Result<(), FleetError> {
         let state = if self.slots.is_closed() { NodeState::Draining } else { NodeState::Live };
         self.renew_lease(fleet, state).await?;
-        if fleet.is_drain_requested().await? && !self.slots.is_closed() {
+        if fleet.member.is_drain_requested().await? && !self.slots.is_closed() {
             tracing::warn!(
                 "an operator has asked this node to leave the fleet: it finishes its runs and ends"
             );
@@ -524,7 +524,7 @@ impl Membership {
     // A task of its own: it may take longer than the lease lasts.
     async fn sweep_fleet(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
-            tokio::time::sleep(fleet.lease_times().sweep()).await;
+            tokio::time::sleep(fleet.member.lease_times().sweep()).await;
             let local = |intent| match self.journal.claims.report_state(intent) {
                 Ok(ReportState::Unknown) => LocalReport::Unknown,
                 Ok(ReportState::Delivered) => LocalReport::Delivered,
@@ -534,8 +534,8 @@ impl Membership {
             let rule = |waits_for, passed: &PassedCall| self.decide_on_takeover(waits_for, passed);
             let rule: Option<TakeoverRule<'_>> = if self.passing.is_enabled { Some(&rule) } else { None };
             let sweep = async {
-                fleet.remove_abandoned().await?;
-                fleet.sweep(local, rule).await?;
+                fleet.claims.remove_abandoned().await?;
+                fleet.takeovers.sweep(local, rule).await?;
                 self.record_missing_ends(&fleet, local).await
             };
             if let Err(error) = sweep.await {
@@ -550,10 +550,10 @@ impl Membership {
         fleet: &Fleet,
         local: impl Fn(IntentId) -> LocalReport + Sync,
     ) -> Result<(), FleetError> {
-        for end in fleet.unrecorded_ends(local).await? {
+        for end in fleet.takeovers.unrecorded_ends(local).await? {
             let intent = end.intent;
             match self.record_missing_end(end).await {
-                Ok(true) => fleet.forget_end(intent).await?,
+                Ok(true) => fleet.takeovers.forget_end(intent).await?,
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(%intent, error = %ErrorChain(&*error), "the end of a run that the fleet has is not in the journal yet, which is repeated");
@@ -579,7 +579,7 @@ impl Membership {
         let waiting = self.intents.awaiting_decision_count(self.clock.now());
         let undelivered = self.journal.deliveries.undelivered_count();
         let load = NodeLoad { running, queued, waiting, concurrent, undelivered };
-        fleet.renew(state, head, load).await
+        fleet.member.renew(state, head, load).await
     }
 
     /// Leaves the fleet: other nodes deliver the reports that this one has not, and do not wait for its lease.
@@ -608,7 +608,7 @@ where
 /// Delivers the reports of lost nodes.
 async fn deliver_orphans(member: Arc<Membership>, fleet: Arc<Fleet>) {
     loop {
-        let report = fleet.next_orphan().await;
+        let report = fleet.takeovers.next_orphan().await;
         let member = Arc::clone(&member);
         let fleet = Arc::clone(&fleet);
         member.sessions.clone().spawn(async move { deliver_orphan(&member, &fleet, &report).await });
@@ -633,7 +633,7 @@ async fn deliver_orphan(member: &Membership, fleet: &Fleet, report: &OrphanRepor
         delay = (delay * 2).min(max_delay);
     }
     tracing::info!(%intent, %node, "the report of a lost node is delivered");
-    while fleet.mark_orphan_delivered(report).await.is_err() {
+    while fleet.takeovers.mark_orphan_delivered(report).await.is_err() {
         tokio::time::sleep(max_delay).await;
     }
 }

@@ -123,7 +123,7 @@ impl Node {
         let policy = policy.map(|policy| encode::policy(policy).get().to_owned());
         let at = to_micros(origin.since);
         self.start_order(async move |fleet| {
-            let node = fleet.node().to_string();
+            let node = fleet.member.node().to_string();
             give(&fleet, &name, &OrderText::Policy { node, agent, policy, by, at }).await
         })
     }
@@ -158,14 +158,14 @@ impl Node {
         filter: &(impl Fn(&AgentDid) -> bool + ?Sized),
     ) -> Result<bool, Fault> {
         let Some(fleet) = self.fleet() else { return Ok(false) };
-        let found = fleet.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
+        let found = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
         Ok(found.is_some_and(|found| {
             let is_open = match found.state {
                 FoundState::Open => true,
                 FoundState::Ended(_) | FoundState::Denied(_) => false,
             };
             let is_selected = || AgentDid::parse(&found.agent).is_ok_and(|agent| filter(&agent));
-            is_open && found.node != *fleet.node() && is_selected()
+            is_open && found.node != *fleet.member.node() && is_selected()
         }))
     }
 
@@ -181,7 +181,7 @@ impl Node {
         by: &str,
         kind: EndKind,
     ) -> Result<bool, Fault> {
-        let node = fleet.node().to_string();
+        let node = fleet.member.node().to_string();
         let text = OrderText::End { node, intent: intent.to_string(), by: by.to_owned(), kind };
         let name = format!("end.{intent}");
         give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
@@ -190,7 +190,7 @@ impl Node {
             if self.runs_elsewhere(intent, &filter).await? {
                 continue;
             }
-            if let Err(error) = fleet.withdraw_order(&name).await {
+            if let Err(error) = fleet.orders.withdraw(&name).await {
                 tracing::debug!(%intent, %error, "the followed order could not be removed");
             }
             // The run may have ended by itself before the order reached it.
@@ -227,7 +227,7 @@ impl Membership {
     }
 
     async fn follow_new_orders(&self, fleet: &Fleet, own: OwnOrders) -> Result<(), FleetError> {
-        for order in fleet.take_orders().await? {
+        for order in fleet.orders.take().await? {
             if let Err(error) = self.follow_order(fleet, &order, own).await {
                 tracing::error!(order = order.name, %error, "an order of the fleet cannot be followed");
             }
@@ -255,7 +255,7 @@ impl Membership {
         own: OwnOrders,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let text = serde_json::from_str::<OrderText>(&order.text)?;
-        if own == OwnOrders::Skip && text.node() == fleet.node().as_str() {
+        if own == OwnOrders::Skip && text.node() == fleet.member.node().as_str() {
             return Ok(());
         }
         let fault = |fault: Fault| OrderError(format!("{fault:?}"));
@@ -329,7 +329,7 @@ async fn publish_stop(fleet: &Fleet, stop: &Stop, state: StopState) -> Result<()
     };
     let name = format!("stop.{}", to_token(&stop.target.cli_options()));
     let since = to_micros(stop.since);
-    let node = fleet.node().to_string();
+    let node = fleet.member.node().to_string();
     let reason = stop.reason.to_string();
     let by = stop.by.clone();
     let text = to_text(&OrderText::Stop { node, agent, tool, reason, by, since, state });
@@ -350,12 +350,12 @@ async fn publish_stop(fleet: &Fleet, stop: &Stop, state: StopState) -> Result<()
         }
         Some(Ok(_) | Err(_)) | None => Ok(Some(text.clone())),
     };
-    fleet.give_order(&name, make).await
+    fleet.orders.give(&name, make).await
 }
 
 async fn give(fleet: &Fleet, name: &str, text: &OrderText) -> Result<(), FleetError> {
     let text = to_text(text);
-    fleet.give_order(name, |_| Ok(Some(text.clone()))).await
+    fleet.orders.give(name, |_| Ok(Some(text.clone()))).await
 }
 
 fn to_text(order: &OrderText) -> String {

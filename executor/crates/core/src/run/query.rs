@@ -122,9 +122,9 @@ impl Queries {
             heap_bytes: memory::used_bytes(),
             oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { oldest_age },
             fleet: self.node.fleet().map(|fleet| FleetGauges {
-                may_claim: fleet.may_run(),
-                refused_values: fleet.refused_values(),
-                reports_of_others: fleet.orphan_count(),
+                may_claim: fleet.member.may_run(),
+                refused_values: fleet.member.refused_values(),
+                reports_of_others: fleet.takeovers.orphan_count(),
                 passed_calls: self.passing.passed.load(Relaxed),
                 taken_calls: self.passing.taken.load(Relaxed),
             }),

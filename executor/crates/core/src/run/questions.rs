@@ -305,7 +305,7 @@ impl Peers {
         let Some(fleet) = self.node.fleet() else { return Ok((HashMap::new(), true)) };
         let Some(caller) = caller.to_node() else { return Ok((HashMap::new(), true)) };
         let question = to_text(&QuestionText::Console { text, decides: None, caller })?;
-        let asked = fleet.ask_all(&question, ASK_TIMEOUT).await;
+        let asked = fleet.messages.ask_all(&question, ASK_TIMEOUT).await;
         let (answers, is_complete) = asked.map_err(|error| self.node.fleet_fault(&error))?;
         let answers = answers.into_iter().map(|(node, answer)| (node, answer.as_str().to_owned()));
         Ok((answers.collect(), is_complete))
@@ -357,7 +357,7 @@ impl Peers {
         timeout: Duration,
     ) -> Result<Option<NodeText>, Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(None) };
-        fleet.ask(&to_text(question)?, timeout).await.map_err(|error| self.node.fleet_fault(&error))
+        fleet.messages.ask(&to_text(question)?, timeout).await.map_err(|error| self.node.fleet_fault(&error))
     }
 
     /// Passes a directive on to the node at which its intent waits. Returns `None` if the intent waits at no other
@@ -437,13 +437,13 @@ impl Peers {
 impl Membership {
     /// Answers the questions of other nodes, until the sessions end.
     pub(super) async fn answer_questions(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut questions = subscribe(|| fleet.questions()).await;
+        let mut questions = subscribe(|| fleet.messages.questions()).await;
         while let Some(question) = questions.next().await {
             let member = Arc::clone(&self);
             let fleet = Arc::clone(&fleet);
             self.sessions.spawn(async move {
                 let answer = member.find_answer(&question).await;
-                if let Err(error) = fleet.reply_to_question(question, answer).await {
+                if let Err(error) = fleet.messages.reply_to_question(question, answer).await {
                     tracing::debug!(%error, "the reply to a question was not sent");
                 }
             });

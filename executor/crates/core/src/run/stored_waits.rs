@@ -64,7 +64,7 @@ impl Node {
     ) -> Result<usize, Fault> {
         let Some(fleet) = self.fleet() else { return Ok(0) };
         let mut count = 0;
-        for key in fleet.wait_keys().await.map_err(|error| self.fleet_fault(&error))? {
+        for key in fleet.waits.keys().await.map_err(|error| self.fleet_fault(&error))? {
             let found = read_stored_wait(fleet, &key).await.map_err(|error| self.fleet_fault(&error))?;
             let Some((escalated, has_live_holder)) = found else { continue };
             let call = escalated.call();
@@ -113,12 +113,12 @@ impl Node {
         let Some(fleet) = self.fleet() else { return Ok(Vec::new()) };
         let find = async {
             let mut found = Vec::new();
-            for key in fleet.keys_of_wait(intent).await? {
+            for key in fleet.waits.keys_of(intent).await? {
                 let wait = read_stored_wait(fleet, &key).await?;
                 found.extend(wait.filter(|(escalated, _)| escalated.is_pending(self.now())));
             }
             // The key of an intent that is decided is removed later.
-            let is_open = !found.is_empty() && fleet.find(intent).await?.is_none();
+            let is_open = !found.is_empty() && fleet.claims.find(intent).await?.is_none();
             Ok(if is_open { found } else { Vec::new() })
         };
         find.await.map_err(|error: FleetError| self.fleet_fault(&error))
@@ -179,7 +179,7 @@ impl StoredWaits {
         let Some(text) = text.filter(|text| text.len() <= MAX_MESSAGE_BYTES) else { return Ok(()) };
         // Only a call that waits for a slot needs to say whether the governor was asked.
         let call = CallMessage { text, asked_governor: true };
-        let state = fleet.store_wait(intent, call, is_new).await?;
+        let state = fleet.waits.store(intent, call, is_new).await?;
         self.follow_wait_state(fleet, intent, state).await
     }
 
@@ -201,7 +201,7 @@ impl StoredWaits {
 
     /// Ends the wait of an intent that another node has run or denied.
     async fn end_claimed_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
-        match fleet.find(intent).await?.map(|found| found.state) {
+        match fleet.claims.find(intent).await?.map(|found| found.state) {
             Some(FoundState::Denied(_)) => {
                 // The fault is the denial.
                 let _denied = self.waits.check_denied_in_fleet(intent).await;
@@ -217,7 +217,7 @@ impl StoredWaits {
         if self.due_denials.deny_all().await.is_err() {
             return Err(FleetError::NotAnswered);
         }
-        for intent in fleet.stored_waits() {
+        for intent in fleet.waits.stored() {
             self.remove_ended_wait(fleet, intent).await?;
         }
         for intent in self.intents.read(|intents| intents.waits.of_callers().collect::<Vec<_>>()) {
@@ -227,11 +227,11 @@ impl StoredWaits {
     }
 
     async fn check_wait(&self, fleet: &Fleet, intent: IntentId, count: u32) -> Result<(), FleetError> {
-        if !fleet.is_wait_stored(intent) {
+        if !fleet.waits.is_stored(intent) {
             return self.store_wait(fleet, intent, false).await;
         }
-        if fleet.is_wait_taken_over(intent) {
-            let state = fleet.check_wait(intent).await?;
+        if fleet.waits.is_taken_over(intent) {
+            let state = fleet.waits.check(intent).await?;
             return self.follow_wait_state(fleet, intent, state).await;
         }
         if count.is_multiple_of(CLAIM_CHECKS) { self.end_claimed_wait(fleet, intent).await } else { Ok(()) }
@@ -240,7 +240,7 @@ impl StoredWaits {
     async fn remove_ended_wait(&self, fleet: &Fleet, intent: IntentId) -> Result<(), FleetError> {
         match self.intents.is_held(intent) {
             true => Ok(()),
-            false => skip_unreadable(intent, fleet.remove_wait(intent).await),
+            false => skip_unreadable(intent, fleet.waits.remove(intent).await),
         }
     }
 
@@ -252,10 +252,10 @@ impl StoredWaits {
         let Some(fleet) = self.node.fleet() else { return Ok(false) };
         let may_wait = async {
             // The key of a wait that has ended here would only be removed by the next check.
-            if fleet.stored_waits().contains(&intent) {
+            if fleet.waits.stored().contains(&intent) {
                 self.remove_ended_wait(fleet, intent).await?;
             }
-            Ok(fleet.is_call_stored(intent).await? || fleet.is_wait_stored_anywhere(intent).await?)
+            Ok(fleet.calls.is_stored(intent).await? || fleet.waits.is_stored_anywhere(intent).await?)
         };
         may_wait.await.map_err(|error: FleetError| self.node.fleet_fault(&error))
     }
@@ -277,11 +277,11 @@ impl StoredWaits {
             }
             // An operator has stopped it, or somebody has denied it.
             Err(Fault::Refused { blocked_by: BlockedBy::Stopped | BlockedBy::VerdictDenied, .. }) => {
-                fleet.remove_wait(intent).await
+                fleet.waits.remove(intent).await
             }
             Err(fault) => {
                 tracing::debug!(%intent, %from, ?fault, "an intent of a lost node cannot wait here");
-                fleet.give_up_wait(intent).await
+                fleet.waits.give_up(intent).await
             }
         };
         if let Err(error) = result {
@@ -327,7 +327,7 @@ impl Membership {
             return;
         }
         // As the sweep, which finds what a lost node has left.
-        let mut checks = tokio::time::interval(fleet.lease_times().sweep());
+        let mut checks = tokio::time::interval(fleet.member.lease_times().sweep());
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0_u32;
         loop {
@@ -335,11 +335,11 @@ impl Membership {
                 _ = checks.tick() => {
                     count = count.wrapping_add(1);
                     self.call_store.forget_ended_calls();
-                    if fleet.may_run() && let Err(error) = self.stored_waits.check_waits(&fleet, count).await {
+                    if fleet.member.may_run() && let Err(error) = self.stored_waits.check_waits(&fleet, count).await {
                         tracing::debug!(%error, "the fleet may not store all that waits here yet");
                     }
                 }
-                orphan = fleet.next_orphan_call(WaitsFor::Person) => self.stored_waits.hold_orphan(&fleet, orphan).await,
+                orphan = fleet.calls.next_orphan(WaitsFor::Person) => self.stored_waits.hold_orphan(&fleet, orphan).await,
             }
         }
     }
@@ -347,7 +347,7 @@ impl Membership {
 
 /// Reads a stored wait, and whether its holder runs; `None` if it was removed, or another version or no node wrote it.
 async fn read_stored_wait(fleet: &Fleet, key: &str) -> Result<Option<(Escalated, bool)>, FleetError> {
-    match fleet.read_wait(key).await {
+    match fleet.waits.read(key).await {
         Ok(Some(StoredWait { call, has_live_holder })) => {
             Ok(Escalated::from_node(&call).ok().map(|escalated| (escalated, has_live_holder)))
         }

@@ -158,7 +158,8 @@ async fn join(
     let mut ends = Vec::new();
     for (intent, fallback) in journal.interrupted() {
         let fallback = RawValue::from_string(fallback).unwrap();
-        ends.push((intent, fleet.end_interrupted(intent, &content(intent), "did:a:model", fallback).await?));
+        let end = fleet.takeovers.end_interrupted(intent, &content(intent), "did:a:model", fallback).await?;
+        ends.push((intent, end));
     }
     let max = world.lock().faults.write;
     world.sleep_below(Duration::from_micros(max)).await;
@@ -196,7 +197,7 @@ impl Process {
     }
 
     pub(super) fn may_run(&self) -> bool {
-        self.fleet.may_run()
+        self.fleet.member.may_run()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -219,7 +220,7 @@ impl Process {
     pub(super) async fn deny(self: Arc<Self>, intent: IntentId) {
         let denial = RawValue::from_string("{}".to_owned()).unwrap();
         let new = NewDenial { intent, content: &content(intent), agent: "did:a:model", denial };
-        let is_denied = match self.fleet.deny(new).await {
+        let is_denied = match self.fleet.claims.deny(new).await {
             Ok(None) => true,
             Ok(Some(found)) => matches!(found.state, FoundState::Denied(_)),
             Err(_) => false,
@@ -237,7 +238,7 @@ impl Process {
         if self.open.lock().contains(&intent) || self.journal.find(intent).is_some() {
             return self.await_local(intent).await;
         }
-        match self.fleet.find(intent).await.ok()? {
+        match self.fleet.claims.find(intent).await.ok()? {
             Some(found) => return self.await_found(intent, found).await,
             None if self.is_closed() => return None,
             None => {}
@@ -264,14 +265,16 @@ impl Process {
         let mut failed = 0;
         loop {
             match found.state {
-                FoundState::Ended(end) => return self.fleet.read_receipt(&end).await.ok().map(String::from),
+                FoundState::Ended(end) => {
+                    return self.fleet.claims.read_receipt(&end).await.ok().map(String::from);
+                }
                 FoundState::Denied(_) => return None,
                 FoundState::Open => {}
             }
             found = loop {
                 self.world.sleep(delay).await;
                 delay = (delay * 3 / 2).min(max_delay);
-                match self.fleet.find(intent).await {
+                match self.fleet.claims.find(intent).await {
                     Ok(Some(found)) => break found,
                     Ok(None) => return None,
                     Err(_) if failed == MAX_FAILED_LOOKS => return None,
@@ -297,7 +300,7 @@ impl Process {
         let fallback = format!("\"lost by n{node}.{number}\"");
         let proof = proof.map(|proof| format!("proof {proof}"));
         let content = content(intent);
-        let claimed = self.fleet.claim(NewClaim {
+        let claimed = self.fleet.claims.claim(NewClaim {
             intent,
             content: &content,
             agent: "did:a:model",
@@ -326,13 +329,13 @@ impl Process {
         // The disk is full, or the journal has the intent.
         if self.world.chance(|faults| faults.refusal) || self.journal.find(intent).is_some() {
             self.close_intent(intent);
-            self.fleet.release(claim).await;
+            self.fleet.claims.release(claim).await;
             return None;
         }
         self.journal.set(intent, Entry::Started { fallback });
         self.write_journal().await;
-        if !self.fleet.is_held(&claim) || self.world.chance(|faults| faults.refusal) {
-            self.fleet.release(claim).await;
+        if !self.fleet.claims.is_held(&claim) || self.world.chance(|faults| faults.refusal) {
+            self.fleet.claims.release(claim).await;
             self.write_journal().await;
             self.journal.0.lock().remove(&intent);
             self.close_intent(intent);
@@ -354,7 +357,7 @@ impl Process {
             let pause = left.min(LEASE_CHECK);
             self.world.sleep(pause).await;
             left -= pause;
-            let is_held = self.fleet.is_held(claim);
+            let is_held = self.fleet.claims.is_held(claim);
             if left.is_zero() || !is_held {
                 self.world.lock().history.stop(intent);
                 let end = if is_held { "done" } else { "aborted" };
@@ -369,7 +372,7 @@ impl Process {
 
     fn begin_guest(&self, intent: IntentId, proof: Option<u8>) {
         self.note(|| format!("begins the guest of {intent}"));
-        let name = self.fleet.node();
+        let name = self.fleet.member.node();
         let mut state = self.world.lock();
         let is_own = state.claim(intent).is_some_and(|claim| claim.node == *name && claim.state.is_open());
         if !is_own {
@@ -393,7 +396,7 @@ impl Process {
     async fn finish(&self, claim: &Claim, receipt: String) -> (String, bool) {
         let [mut delay, max_delay] = FINISH_DELAYS;
         loop {
-            match self.fleet.finish(claim, &receipt).await {
+            match self.fleet.claims.finish(claim, &receipt).await {
                 Ok(FinishReply::Recorded) => return (receipt, true),
                 Ok(FinishReply::Superseded(receipt)) => return (receipt.into_string(), false),
                 Err(_) => {
@@ -430,7 +433,7 @@ impl Process {
             let Some(Entry::Finished { receipt, .. }) = self.journal.find(intent) else { return };
             let delivery = match is_first {
                 true => Delivery::Here,
-                false => self.fleet.delivery(intent).await.unwrap_or(Delivery::Here),
+                false => self.fleet.claims.delivery(intent).await.unwrap_or(Delivery::Here),
             };
             match delivery {
                 Delivery::Done => {
@@ -445,7 +448,7 @@ impl Process {
                         writer.write_journal().await;
                         writer.mark_delivered(intent);
                     });
-                    let _swept_later = self.fleet.mark_delivered(intent).await;
+                    let _swept_later = self.fleet.claims.mark_delivered(intent).await;
                     return;
                 }
                 Delivery::Here => {}
@@ -466,7 +469,7 @@ impl Process {
 
     async fn deliver_orphans(self: Arc<Self>) {
         loop {
-            let report = self.fleet.next_orphan().await;
+            let report = self.fleet.takeovers.next_orphan().await;
             self.spawn(Arc::clone(&self).deliver_orphan(report));
         }
     }
@@ -477,7 +480,7 @@ impl Process {
             self.world.sleep(delay).await;
             delay = (delay * 2).min(max_delay);
         }
-        while self.fleet.mark_orphan_delivered(&report).await.is_err() {
+        while self.fleet.takeovers.mark_orphan_delivered(&report).await.is_err() {
             self.world.sleep(max_delay).await;
         }
     }
@@ -485,7 +488,7 @@ impl Process {
     async fn keep_fleet(self: Arc<Self>) {
         let mut rounds = 0_u32;
         loop {
-            self.world.sleep(self.fleet.lease_times().renewal()).await;
+            self.world.sleep(self.fleet.member.lease_times().renewal()).await;
             rounds = rounds.wrapping_add(1);
             if let Err(error) = self.maintain_fleet(rounds.is_multiple_of(SWEEP_ROUNDS)).await {
                 self.note(|| format!("cannot use the fleet: {error}"));
@@ -496,11 +499,14 @@ impl Process {
     async fn maintain_fleet(self: &Arc<Self>, is_sweep: bool) -> Result<(), FleetError> {
         let is_closed = self.is_closed.load(Ordering::Relaxed);
         let state = if is_closed { NodeState::Draining } else { NodeState::Live };
-        self.fleet.renew(state, HEAD, NodeLoad::default()).await?;
-        self.fleet.remove_abandoned().await?;
+        self.fleet.member.renew(state, HEAD, NodeLoad::default()).await?;
+        self.fleet.claims.remove_abandoned().await?;
         if is_sweep {
-            self.fleet.sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take)).await?;
-            for end in self.fleet.unrecorded_ends(|intent| self.report_state(intent)).await? {
+            self.fleet
+                .takeovers
+                .sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take))
+                .await?;
+            for end in self.fleet.takeovers.unrecorded_ends(|intent| self.report_state(intent)).await? {
                 self.record_end(end).await?;
             }
         }
@@ -523,7 +529,7 @@ impl Process {
             self.spawn(Arc::clone(self).deliver(intent, false));
         }
         self.close_intent(intent);
-        self.fleet.forget_end(intent).await
+        self.fleet.takeovers.forget_end(intent).await
     }
 
     fn report_state(&self, intent: IntentId) -> LocalReport {
@@ -544,7 +550,7 @@ impl Process {
         while !self.open.lock().is_empty() {
             self.world.sleep(LEASE_CHECK).await;
         }
-        let _left = self.fleet.renew(NodeState::Left, HEAD, NodeLoad::default()).await;
+        let _left = self.fleet.member.renew(NodeState::Left, HEAD, NodeLoad::default()).await;
         self.note(|| "has left".to_owned());
     }
 }

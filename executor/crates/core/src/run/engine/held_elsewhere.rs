@@ -214,7 +214,7 @@ impl Membership {
                 return Err(busy_fault("the intent has started in the meantime: send it again"));
             }
         };
-        let is_stored = self.node.fleet().is_some_and(|fleet| fleet.is_wait_stored(intent));
+        let is_stored = self.node.fleet().is_some_and(|fleet| fleet.waits.is_stored(intent));
         // A call that is no longer held was decided or ended meanwhile, which its caller finds out as of any wait.
         if is_stored || (is_new && !self.intents.is_held(intent)) {
             return Ok(());

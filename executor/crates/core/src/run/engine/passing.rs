@@ -499,7 +499,9 @@ impl Engine {
         let call = admitted.call();
         let Some(fleet) = self.node.fleet() else { return Ok(PassedEnd::Kept) };
         // Subscribed before the other node has the call, so that no event is lost.
-        let Ok(messages) = fleet.event_messages(call.intent).await else { return Ok(PassedEnd::Kept) };
+        let Ok(messages) = fleet.messages.event_messages(call.intent).await else {
+            return Ok(PassedEnd::Kept);
+        };
         let Some(text) = node_text(admitted) else { return Ok(PassedEnd::Kept) };
         running.pass_on();
         let is_stopped = running.abort().reason().is_some();
@@ -564,7 +566,7 @@ impl Engine {
             }
             delay = (delay * 3 / 2).min(max_delay);
             next_request = timer_now() + delay;
-            let found = match fleet.find(call.intent).await {
+            let found = match fleet.claims.find(call.intent).await {
                 Ok(Some(FoundClaim { state: FoundState::Open, content: found, .. })) if found == content => {
                     (is_claimed, failed) = (true, 0);
                     continue;
@@ -635,7 +637,7 @@ impl Membership {
             self.passing.waiting.notified().await;
             while let Some(priority) = self.slots.highest_offer() {
                 // If the servers do not answer, `keep_fleet` logs it.
-                drop(fleet.announce_waiting(priority as u8).await);
+                drop(fleet.messages.announce_waiting(priority as u8).await);
                 tokio::time::sleep(MIN_ANNOUNCE_INTERVAL).await;
                 drop(tokio::time::timeout(ANNOUNCE_INTERVAL, self.passing.waiting.notified()).await);
             }
@@ -644,7 +646,7 @@ impl Membership {
 
     /// Replies to the requests of other nodes for calls that wait here.
     async fn answer_requests(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut requests = subscribe(|| fleet.take_requests()).await;
+        let mut requests = subscribe(|| fleet.messages.take_requests()).await;
         while let Some(request) = requests.next().await {
             let CallSelection { tools, full_agents, above } = &request.selection;
             let call = self.slots.pass_on(&request.node, self.clock.monotonic(), |agent, priority, offer| {
@@ -667,7 +669,7 @@ impl Membership {
 
     /// Takes calls that wait at other nodes, while a slot is free.
     async fn take_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
-        let mut announcements = subscribe(|| fleet.announcements()).await;
+        let mut announcements = subscribe(|| fleet.messages.announcements()).await;
         let mut waiting = WaitingNodes::default();
         let kept_slot = KeptSlot::new(&self.slots);
         loop {
@@ -697,7 +699,7 @@ impl Membership {
                 // A call of a lower priority than announced stays there: another node may have one between the two.
                 let selection =
                     CallSelection { tools, full_agents, above: above.max(next.priority.checked_sub(1)) };
-                let reply = fleet.take_call(&next.node, &next.ticket, selection).await;
+                let reply = fleet.messages.take_call(&next.node, &next.ticket, selection).await;
                 let now = self.clock.monotonic();
                 match reply {
                     Ok(Some(call)) => {
@@ -716,7 +718,7 @@ impl Membership {
 
     /// Returns `true` if this node may claim and run one more call.
     fn may_take(&self, fleet: &Fleet) -> bool {
-        fleet.may_run() && check_memory().is_ok()
+        fleet.member.may_run() && check_memory().is_ok()
     }
 
     /// Runs a call that waited at another node. Only that node answers its caller: it gets the refusal of this one, and
@@ -795,7 +797,7 @@ pub(super) fn too_large_fault(tool: &ToolName) -> Fault {
 }
 
 async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
-    if let Err(error) = fleet.reply_to_take(request, call).await {
+    if let Err(error) = fleet.messages.reply_to_take(request, call).await {
         // The call waits here again after `CLAIM_TIMEOUT`.
         tracing::debug!(%error, "the reply to a request for a call was not sent");
     }
@@ -822,7 +824,7 @@ async fn send_events(fleet: Arc<Fleet>, intent: IntentId, mut events: mpsc::Rece
     let send = async |event: &PassedEvent| {
         let text = serde_json::to_vec(event).unwrap_or_default();
         if text.len() <= MAX_MESSAGE_BYTES
-            && let Err(error) = fleet.send_event(intent, &text).await
+            && let Err(error) = fleet.messages.send_event(intent, &text).await
         {
             tracing::debug!(%error, "an event was not sent");
         }

@@ -148,7 +148,7 @@ impl Node {
     async fn read_stored_call(&self, intent: IntentId) -> Option<PassedCall> {
         let fleet = self.fleet()?;
         loop {
-            match fleet.read_call(intent).await {
+            match fleet.calls.read(intent).await {
                 Ok(call) => return call,
                 Err(error) => tracing::debug!(%error, "a stored call cannot be read yet"),
             }
@@ -191,7 +191,7 @@ impl CallStore {
         };
         let call = admitted.call();
         let Some(text) = node_text(admitted).filter(|_| self.stored_calls.add(call)) else { return };
-        if let Err(error) = fleet.store_call(call.intent, CallMessage { text, asked_governor }).await {
+        if let Err(error) = fleet.calls.store(call.intent, CallMessage { text, asked_governor }).await {
             // The call waits nevertheless. While the servers do not answer, nothing is claimed either.
             tracing::debug!(%error, "a call that waits here may not be stored");
         }
@@ -203,7 +203,7 @@ impl CallStore {
             && let Some(fleet) = self.node.fleet().cloned()
         {
             self.sessions.spawn(async move {
-                if let Err(error) = fleet.remove_call(intent).await {
+                if let Err(error) = fleet.calls.remove(intent).await {
                     // A sweep removes it.
                     tracing::debug!(%intent, %error, "a stored call is not removed yet");
                 }
@@ -383,7 +383,7 @@ impl Membership {
     /// Runs the calls of lost nodes, until the sessions end.
     pub(in crate::run) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
-            let OrphanCall { intent, from, call: passed } = fleet.next_orphan_call(WaitsFor::Slot).await;
+            let OrphanCall { intent, from, call: passed } = fleet.calls.next_orphan(WaitsFor::Slot).await;
             let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
                 Ok(call) => call,
                 Err(error) => {
