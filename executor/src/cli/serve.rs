@@ -848,7 +848,7 @@ fn journal(
                 let join = join_fleet(&settings, key, Arc::clone(clock), interrupted);
                 // `block_on` needs a thread of its own; the runtime has several.
                 let (joined, state) = block_in_place(|| Handle::current().block_on(join))?;
-                let stream = &joined.identity().id;
+                let stream = &joined.member.identity().id;
                 tracing::info!(fleet = %settings.name, node = %settings.node, %stream, "joined the fleet");
                 fleet = Some(joined);
                 Ok(state)

@@ -24,14 +24,14 @@ impl SessionIds {
     /// A new id for a session of `owner`.
     pub(super) fn issue(&self, owner: &str) -> String {
         match &self.fleet {
-            Some(fleet) => fleet.ids.issue(PURPOSE, &self.process, owner),
+            Some(fleet) => fleet.member.issue_id(PURPOSE, &self.process, owner),
             None => encode::random_id(),
         }
     }
 
     /// The key of a session of `owner` that another process of the fleet has opened; `None` for any other id.
     pub(super) fn key_of_other_process(&self, id: &str, owner: &str) -> Option<IntentId> {
-        let process = self.fleet.as_ref()?.ids.read(PURPOSE, id, owner)?;
+        let process = self.fleet.as_ref()?.member.read_id(PURPOSE, id, owner)?;
         if process == self.process { None } else { session_key(id) }
     }
 }

@@ -138,7 +138,7 @@ impl Sessions {
     /// A random id. In a fleet it also has the capabilities of the client, and a code that binds both to the owner.
     fn new_id(&self, owner: &str, capabilities: ClientCapabilities) -> String {
         match &self.fleet {
-            Some(fleet) => fleet.ids.issue(PURPOSE, &to_bits(capabilities).to_string(), owner),
+            Some(fleet) => fleet.member.issue_id(PURPOSE, &to_bits(capabilities).to_string(), owner),
             None => IntentId::random().to_string(),
         }
     }
@@ -149,7 +149,7 @@ impl Sessions {
         if self.ended.lock().iter().any(|ended| ended == id) {
             return None;
         }
-        let bits = self.fleet.as_ref()?.ids.read(PURPOSE, id, owner)?;
+        let bits = self.fleet.as_ref()?.member.read_id(PURPOSE, id, owner)?;
         bits.parse().ok().and_then(from_bits)
     }
 

@@ -3,8 +3,8 @@
 use crate::FleetError;
 use crate::marks::{Mark, OrphanReport, OrphanReports, delivered_key, end_key};
 use crate::member::Member;
-use crate::record::{ClaimRecord, ClaimState, MarkRecord, ProofRecord, ReceiptPlace, decode, encode};
-use crate::store::{Store, StoredValue, Write};
+use crate::record::{ClaimRecord, ClaimState, MarkRecord, ProofRecord, ReceiptPlace, encode};
+use crate::store::{Store, Write};
 use a2g_types::ident::IntentId;
 use a2g_types::node::NodeName;
 use a2g_types::tool::Digest;
@@ -165,10 +165,7 @@ impl<S: Store> Claims<S> {
     pub async fn claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
         let intent = new.intent;
         if !self.active.lock().insert(intent) {
-            return Err(FleetError::Contended {
-                request: "claim",
-                reason: "an earlier claim of the intent is being removed",
-            });
+            return Err(FleetError::contended("claim", "an earlier claim of the intent is being removed"));
         }
         let reply = self.try_claim(new).await;
         match &reply {
@@ -195,23 +192,28 @@ impl<S: Store> Claims<S> {
     /// [`FleetError`]; the call can be repeated.
     pub async fn deny(&self, new: NewDenial<'_>) -> Result<Option<FoundClaim>, FleetError> {
         let NewDenial { intent, content, agent, denial } = new;
-        let record = ClaimRecord {
-            node: self.member.node.clone(),
-            epoch: self.member.lease.epoch(),
-            content: Digest(*content).to_string(),
-            agent: agent.to_owned(),
-            verdict: None,
-            state: ClaimState::Denied { denial },
-        };
+        let epoch = self.member.lease.epoch();
+        let record = self.record(epoch, content, agent, ClaimState::Denied { denial });
         match self.member.store.update(&claim_key(intent), &encode(&record)?, 0).await? {
             Write::Done(_) => Ok(None),
             Write::Conflict => match self.find(intent).await? {
                 Some(found) => Ok(Some(found)),
-                None => {
-                    Err(FleetError::Contended { request: "deny", reason: "another node releases the intent" })
-                }
+                None => Err(FleetError::contended("deny", "another node releases the intent")),
             },
         }
+    }
+
+    /// A record of this node, without a verdict.
+    pub(crate) fn record(
+        &self,
+        epoch: u64,
+        content: &[u8; 32],
+        agent: &str,
+        state: ClaimState,
+    ) -> ClaimRecord {
+        let node = self.member.node.clone();
+        let content = Digest(*content).to_string();
+        ClaimRecord { node, epoch, content, agent: agent.to_owned(), verdict: None, state }
     }
 
     async fn try_claim(&self, new: NewClaim<'_>) -> Result<ClaimReply, FleetError> {
@@ -220,14 +222,8 @@ impl<S: Store> Claims<S> {
         if !self.member.holds_lease(epoch) {
             return Err(FleetError::LeaseLost);
         }
-        let record = ClaimRecord {
-            node: self.member.node.clone(),
-            epoch,
-            content: Digest(*content).to_string(),
-            agent: agent.to_owned(),
-            verdict,
-            state: ClaimState::Open { fallback },
-        };
+        let state = ClaimState::Open { fallback };
+        let record = ClaimRecord { verdict, ..self.record(epoch, content, agent, state) };
         let claim = claim_key(intent);
         let mark = self.claim_mark(intent);
         let claim_value = encode(&record)?;
@@ -245,12 +241,7 @@ impl<S: Store> Claims<S> {
         let revision = match created? {
             Write::Done(revision) => revision,
             Write::Conflict => match self.find_with_revision(intent).await? {
-                None => {
-                    return Err(FleetError::Contended {
-                        request: "claim",
-                        reason: "another node releases the intent",
-                    });
-                }
+                None => return Err(FleetError::contended("claim", "another node releases the intent")),
                 // Made by a request whose answer was lost: `active` says that nothing of this process runs under it.
                 Some((found, revision))
                     if found.node == self.member.node
@@ -261,12 +252,7 @@ impl<S: Store> Claims<S> {
                     // Written again, because `find` may be about to remove the one that was found.
                     match self.member.store.update(&claim, &claim_value, revision).await? {
                         Write::Done(revision) => revision,
-                        Write::Conflict => {
-                            return Err(FleetError::Contended {
-                                request: "claim",
-                                reason: "it is being removed",
-                            });
-                        }
+                        Write::Conflict => return Err(FleetError::contended("claim", "it is being removed")),
                     }
                 }
                 Some((found, _)) => {
@@ -293,12 +279,10 @@ impl<S: Store> Claims<S> {
         match self.member.store.update(&key, &encode(&ProofRecord { intent: intent.clone() })?, 0).await? {
             Write::Done(_) => Ok(true),
             Write::Conflict => {
-                let stored = self.member.store.get(&key).await?;
-                let found = stored.ok_or(FleetError::Contended {
-                    request: "read a proof",
-                    reason: "it has just expired",
-                })?;
-                Ok(decode::<ProofRecord>(&key, &found.bytes)?.intent == intent)
+                let stored = self.member.store.read::<ProofRecord>(&key).await?;
+                let (found, _) =
+                    stored.ok_or(FleetError::contended("read a proof", "it has just expired"))?;
+                Ok(found.intent == intent)
             }
         }
     }
@@ -323,18 +307,14 @@ impl<S: Store> Claims<S> {
                 return Ok(Some((record, revision)));
             }
         }
-        Err(FleetError::Contended { request: "read a claim", reason: "it keeps changing" })
+        Err(FleetError::contended("read a claim", "it keeps changing"))
     }
 
     pub(crate) async fn read_claim(
         &self,
         intent: IntentId,
     ) -> Result<Option<(ClaimRecord, u64)>, FleetError> {
-        let key = claim_key(intent);
-        let Some(StoredValue { bytes, revision }) = self.member.store.get(&key).await? else {
-            return Ok(None);
-        };
-        Ok(Some((decode(&key, &bytes)?, revision)))
+        self.member.store.read(&claim_key(intent)).await
     }
 
     /// Returns `true` if a claim is open, and its node does not hold the lease of that epoch any more.
@@ -419,9 +399,8 @@ impl<S: Store> Claims<S> {
         let value = encode(&ended)?;
         let mut expected = claim.revision;
         for _ in 0..MAX_TRIES {
-            if let Write::Done(_) =
-                self.member.store.update(&claim_key(claim.intent), &value, expected).await?
-            {
+            let written = self.member.store.update(&claim_key(claim.intent), &value, expected).await?;
+            if let Write::Done(_) = written {
                 self.active.lock().remove(&claim.intent);
                 return Ok(FinishReply::Recorded);
             }
@@ -451,7 +430,7 @@ impl<S: Store> Claims<S> {
                 },
             }
         }
-        Err(FleetError::Contended { request: "end a claim", reason: "it keeps changing" })
+        Err(FleetError::contended("end a claim", "it keeps changing"))
     }
 
     /// The end of a claim by this node.
@@ -480,9 +459,8 @@ impl<S: Store> Claims<S> {
 
     /// Releases a claim whose guest has not begun: any node may claim the intent again.
     pub async fn release(&self, claim: Claim) {
-        let Claim { intent, .. } = claim;
-        if self.remove_claim(intent).await.is_err() {
-            self.abandoned.lock().push(intent);
+        if self.remove_claim(claim.intent).await.is_err() {
+            self.abandoned.lock().push(claim.intent);
         }
     }
 
@@ -511,10 +489,9 @@ impl<S: Store> Claims<S> {
 
     /// Removes an open claim of this node and its mark.
     async fn remove_claim(&self, intent: IntentId) -> Result<(), FleetError> {
+        let Member { node, lease, .. } = &*self.member;
         let is_own = |claim: &ClaimRecord| {
-            claim.state.is_open()
-                && claim.node == self.member.node
-                && claim.epoch <= self.member.lease.epoch()
+            claim.state.is_open() && claim.node == *node && claim.epoch <= lease.epoch()
         };
         if let Some((_, revision)) = self.read_claim(intent).await?.filter(|(claim, _)| is_own(claim)) {
             self.member.store.remove(revision).await?;
@@ -522,7 +499,7 @@ impl<S: Store> Claims<S> {
         // Read again: if another node has ended the claim in between, its report may still need the mark.
         let found = self.read_claim(intent).await?;
         if found.is_none_or(|(claim, _)| claim.node != self.member.node) {
-            self.remove_mark(&self.claim_mark(intent).key).await?;
+            self.member.store.remove_key(&self.claim_mark(intent).key).await?;
         }
         self.active.lock().remove(&intent);
         Ok(())
@@ -554,17 +531,12 @@ impl<S: Store> Claims<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_delivered(&self, intent: IntentId) -> Result<(), FleetError> {
-        self.remove_mark(&self.claim_mark(intent).key).await
+        self.member.store.remove_key(&self.claim_mark(intent).key).await
     }
 
     /// The mark of a claim of this node.
     pub(crate) fn claim_mark(&self, intent: IntentId) -> Mark {
         Mark::new(&self.member.node, &self.member.node, intent)
-    }
-
-    pub(crate) async fn remove_mark(&self, mark: &str) -> Result<(), FleetError> {
-        let Some(StoredValue { revision, .. }) = self.member.store.get(mark).await? else { return Ok(()) };
-        self.member.store.remove(revision).await
     }
 }
 

@@ -1,9 +1,9 @@
 //! The lease of a node, and what a node sees of the other nodes' leases.
 
 use crate::FleetError;
-use crate::record::{NodeRecord, decode, encode};
+use crate::record::{NodeRecord, encode};
 use crate::seal::SealedStore;
-use crate::store::{Store, StoredValue, Write};
+use crate::store::{Store, Write};
 use a2g_types::clock::Clock;
 use a2g_types::node::NodeName;
 use a2g_types::tool::Digest;
@@ -205,18 +205,13 @@ impl Lease {
                 *current = HeldLease { revision, renewals, renewed_at: sent_at, is_left, ..held };
                 return Ok(());
             }
-            match store.get(&key).await? {
-                Some(found) => {
-                    let record = decode::<NodeRecord>(&key, &found.bytes)?;
-                    if record.process != self.process || !is_own(&record, held.epoch) {
-                        break;
-                    }
-                    // A renewal whose answer was lost. Other nodes may have seen it long ago, so the time of this node
-                    // does not start with it.
-                    (revision, renewals) = (found.revision, record.renewals);
-                }
-                None => break,
+            let Some((found, found_revision)) = store.read::<NodeRecord>(&key).await? else { break };
+            if found.process != self.process || !is_own(&found, held.epoch) {
+                break;
             }
+            // A renewal whose answer was lost. Other nodes may have seen it long ago, so the time of this node does not
+            // start with it.
+            (revision, renewals) = (found_revision, found.renewals);
         }
         let mut current = self.held.lock();
         if current.is_left {
@@ -248,9 +243,8 @@ async fn join<S: Store>(
     latest: Option<u64>,
 ) -> Result<HeldLease, FleetError> {
     let key = node_key(node);
-    let (found, expected) = match store.get(&key).await? {
-        Some(StoredValue { bytes, revision }) => {
-            let found = decode::<NodeRecord>(&key, &bytes)?;
+    let (found, expected) = match store.read::<NodeRecord>(&key).await? {
+        Some((found, revision)) => {
             // A node that takes over keeps the name of the process; so does an earlier try whose answer was lost.
             if latest.is_some() && found.process != process {
                 return Err(FleetError::NodeRuns { node: node.clone() });

@@ -34,14 +34,13 @@
 //! takeovers           lost nodes: their claims are ended, their reports delivered, their calls taken over
 //! calls, waits        the calls that wait without their callers: for a slot, for a person
 //! claims              claim ─▶ finish, or release; denials, receipts
-//! orders, ids         what every node follows; ids that any node knows again
+//! orders              what every node follows
 //! messages            what no server stores: announcements, requests for calls, questions
 //! member              name, lease and stream of this node, the leases of the others
 //! ```
 
 mod claims;
 mod identity;
-mod ids;
 mod lease;
 mod marks;
 mod member;
@@ -66,7 +65,6 @@ pub use claims::{
     Claim, ClaimReply, Claims, Delivery, FinishReply, FoundClaim, FoundEnd, FoundState, NewClaim, NewDenial,
 };
 pub use identity::{RememberedFleet, StreamId, StreamIdError, StreamIdentity};
-pub use ids::ClientIds;
 pub use lease::{LeaseTimes, NodeHead, NodeLoad, NodeState};
 pub use marks::OrphanReport;
 pub use member::Member;
@@ -87,7 +85,6 @@ pub use stored_waits::{StoredWait, StoredWaits, WaitState};
 pub use takeover::{LocalReport, RecordedEnd, Takeovers, UnrecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
-use a2g_types::clock::Clock;
 use a2g_types::node::{FleetName, NodeName};
 use marks::OrphanReports;
 use std::fmt::Display;
@@ -110,39 +107,27 @@ pub struct Fleet<S> {
     pub orders: Orders<S>,
     /// What the nodes tell each other, and no server stores.
     pub messages: Arc<Messages<S>>,
-    /// Ids of clients that all nodes know again.
-    pub ids: ClientIds<S>,
 }
 
 impl<S: Store> Fleet<S> {
-    /// Joins the fleet. The earlier process of the node must have ended.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub async fn join(
-        node: NodeName,
-        clock: Arc<dyn Clock>,
-        store: S,
-        key: FleetKey,
-        fleet: FleetName,
-        head: NodeHead,
-    ) -> Result<Self, FleetError> {
-        let member = Arc::new(Member::join(node, clock, store, key, fleet, head).await?);
+    /// The fleet that a node has joined.
+    #[must_use]
+    pub fn new(member: Member<S>) -> Self {
+        let member = Arc::new(member);
         let reports = Arc::<OrphanReports>::default();
         let for_people = Arc::<WaitingCalls>::default();
         let claims = Arc::new(Claims::new(Arc::clone(&member), Arc::clone(&reports)));
         let calls =
             Arc::new(StoredCalls::new(Arc::clone(&member), Arc::clone(&claims), Arc::clone(&for_people)));
-        Ok(Self {
+        Self {
             waits: StoredWaits::new(Arc::clone(&member), Arc::clone(&claims), for_people),
             takeovers: Takeovers::new(Arc::clone(&member), Arc::clone(&claims), Arc::clone(&calls), reports),
             orders: Orders::new(Arc::clone(&member)),
             messages: Arc::new(Messages::new(Arc::clone(&member))),
-            ids: ClientIds::new(Arc::clone(&member)),
             member,
             claims,
             calls,
-        })
+        }
     }
 }
 
@@ -303,6 +288,10 @@ impl FleetError {
             Some(found) => format!("the servers have another one, {found}"),
         };
         Self::Lost { fleet: fleet.clone(), remembered: remembered.clone(), found }
+    }
+
+    fn contended(request: &'static str, reason: &'static str) -> Self {
+        Self::Contended { request, reason }
     }
 
     fn value(key: &str, reason: impl Display) -> Self {

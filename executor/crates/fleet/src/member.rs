@@ -2,9 +2,9 @@
 
 use crate::identity::{OwnStream, check_identity};
 use crate::lease::{Lease, node_key};
-use crate::record::{NodeRecord, decode, skip_unreadable};
+use crate::record::{NodeRecord, skip_unreadable};
 use crate::seal::SealedStore;
-use crate::store::{Store, StoredValue};
+use crate::store::Store;
 use crate::view::{is_drain_requested, nodes, read_status};
 use crate::{
     FleetError, FleetKey, LeaseTimes, NodeHead, NodeLoad, NodeState, NodeStatus, RememberedFleet,
@@ -12,10 +12,13 @@ use crate::{
 };
 use a2g_types::clock::Clock;
 use a2g_types::node::{FleetName, NodeName};
+use a2g_types::tool::Digest;
+use hmac::Mac as _;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 /// The maximum age of the nodes that [`Member::read_live_others`] returns.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,13 +31,17 @@ pub struct Member<S> {
     pub(crate) clock: Arc<dyn Clock>,
     stream: OwnStream,
     /// The other nodes that held a lease at the latest sweep; `None` before the first one.
-    live_others: Mutex<Option<HashSet<NodeName>>>,
+    pub(crate) live_others: Mutex<Option<HashSet<NodeName>>>,
     /// The latest result of [`Self::read_live_others`], and when it was read.
     read_others: Mutex<Option<(Instant, HashSet<NodeName>)>>,
 }
 
 impl<S: Store> Member<S> {
-    pub(crate) async fn join(
+    /// Joins the fleet. The earlier process of the node must have ended.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn join(
         node: NodeName,
         clock: Arc<dyn Clock>,
         store: S,
@@ -118,10 +125,8 @@ impl<S: Store> Member<S> {
 
     /// The epoch of a node's lease; `None` for a node that has ended.
     pub(crate) async fn read_epoch(&self, node: &NodeName) -> Result<Option<u64>, FleetError> {
-        let key = node_key(node);
-        let Some(StoredValue { bytes, .. }) = self.store.get(&key).await? else { return Ok(None) };
-        let NodeRecord { epoch, state, .. } = decode(&key, &bytes)?;
-        Ok((!state.has_ended()).then_some(epoch))
+        let found = self.store.read::<NodeRecord>(&node_key(node)).await?;
+        Ok(found.filter(|(record, _)| !record.state.has_ended()).map(|(record, _)| record.epoch))
     }
 
     /// All nodes of the fleet, by name, without those whose leases cannot be read.
@@ -130,11 +135,6 @@ impl<S: Store> Member<S> {
     /// [`FleetError`].
     pub async fn status(&self) -> Result<Vec<NodeStatus>, FleetError> {
         read_status(&self.store, self.lease_times()).await.map(|(nodes, _unreadable)| nodes)
-    }
-
-    /// Notes the other nodes that hold a lease, as a sweep has found them.
-    pub(crate) fn set_live_others(&self, others: HashSet<NodeName>) {
-        *self.live_others.lock() = Some(others);
     }
 
     /// The other nodes that held a lease at the latest sweep; `None` before the first one.
@@ -166,6 +166,25 @@ impl<S: Store> Member<S> {
         *self.read_others.lock() = Some((now, others.clone()));
         Ok(others)
     }
+
+    /// Makes an id that a client gets and sends back, to any node: a random UUID, `extra`, and a code that binds both to the
+    /// owner. `extra` has no dot.
+    #[must_use]
+    pub fn issue_id(&self, purpose: &str, extra: &str, owner: &str) -> String {
+        let text = format!("{}.{extra}", Uuid::new_v4());
+        let code = self.store.seal.code(&client_key(purpose), format!("{text}.{owner}").as_bytes());
+        format!("{text}.{}", Digest(code.finalize().into_bytes().into()))
+    }
+
+    /// The `extra` of an id that a node of this fleet has made for this purpose and owner; `None` for any other text.
+    #[must_use]
+    pub fn read_id<'a>(&self, purpose: &str, id: &'a str, owner: &str) -> Option<&'a str> {
+        let (text, code) = id.rsplit_once('.')?;
+        let Digest(code) = Digest::parse(code).ok()?;
+        let expected = self.store.seal.code(&client_key(purpose), format!("{text}.{owner}").as_bytes());
+        expected.verify_slice(&code).ok()?;
+        text.split_once('.').map(|(_uuid, extra)| extra)
+    }
 }
 
 impl Member<ServerStore> {
@@ -174,4 +193,9 @@ impl Member<ServerStore> {
     pub fn servers(&self) -> &str {
         self.store.store.servers()
     }
+}
+
+/// The key under which texts for clients are authenticated. No value has such a key.
+fn client_key(purpose: &str) -> String {
+    format!("client.{purpose}")
 }

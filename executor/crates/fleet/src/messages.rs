@@ -14,7 +14,7 @@
 //! node's own rights, it could name the API that purges the stream.
 
 use crate::member::Member;
-use crate::seal::Seal;
+use crate::seal::SealedStore;
 use crate::{FleetError, ServerStore};
 use a2g_types::ident::IntentId;
 use a2g_types::node::{CallMessage, NodeName, NodeText, PassedCall};
@@ -182,7 +182,7 @@ impl Subscription {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let message = self.stream.next().await?;
-            match self.messages.seal().open(&self.key, &message) {
+            match self.messages.member.store.seal.open(&self.key, &message) {
                 Ok(value) => return Some(value),
                 Err(error) if self.has_warned => tracing::debug!(%error, "a message is ignored"),
                 Err(error) => {
@@ -278,16 +278,13 @@ impl<S> Messages<S> {
 }
 
 impl Messages<ServerStore> {
-    fn seal(&self) -> &Seal {
-        &self.member.store.seal
-    }
-
     fn live_subject(&self, key: &str) -> String {
         format!("a2g-live.{}.{key}", self.member.store.seal.fleet())
     }
 
     async fn send(&self, key: &str, value: &[u8]) -> Result<(), FleetError> {
-        self.member.store.store.send(self.live_subject(key), self.seal().seal(key, value)).await
+        let SealedStore { store, seal } = &self.member.store;
+        store.send(self.live_subject(key), seal.seal(key, value)).await
     }
 
     /// Sends a request with a nonce, and subscribes to the replies before.
@@ -386,7 +383,7 @@ impl Messages<ServerStore> {
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn event_messages(self: &Arc<Self>, intent: IntentId) -> Result<EventMessages, FleetError> {
+    pub async fn events_of(self: &Arc<Self>, intent: IntentId) -> Result<EventMessages, FleetError> {
         Subscription::new(self, run_key(intent)).await.map(EventMessages)
     }
 
@@ -450,11 +447,8 @@ impl Messages<ServerStore> {
             return Ok(true);
         }
         let nonce = Uuid::new_v4();
-        let question = QuestionMessage {
-            node: self.member.node.clone(),
-            text: text.to_owned(),
-            nonce: nonce.to_string(),
-        };
+        let node = self.member.node.clone();
+        let question = QuestionMessage { node, text: text.to_owned(), nonce: nonce.to_string() };
         let mut replies = self.send_request(ASK, nonce, &question).await?;
         let collect_all = async {
             let mut silent = others;

@@ -70,7 +70,7 @@ impl<S: Store> Orders<S> {
                 return self.member.store.put(CHANGES, name.as_bytes()).await.map(drop);
             }
         }
-        Err(FleetError::Contended { request: "give an order", reason: "other nodes keep changing it" })
+        Err(FleetError::contended("give an order", "other nodes keep changing it"))
     }
 
     /// Removes an order that all nodes have followed.
@@ -78,8 +78,7 @@ impl<S: Store> Orders<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn withdraw(&self, name: &str) -> Result<(), FleetError> {
-        let Some(value) = self.member.store.get(&format!("order.{name}")).await? else { return Ok(()) };
-        self.member.store.remove(value.revision).await
+        self.member.store.remove_key(&format!("order.{name}")).await
     }
 
     /// The orders since the last call, those of this node included, in the order in which they were given. The first

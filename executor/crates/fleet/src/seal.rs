@@ -2,11 +2,13 @@
 //! refused.
 
 use crate::FleetError;
+use crate::record::decode;
 use crate::store::{Store, StoredValue, Write};
 use a2g_types::node::FleetName;
 use a2g_types::tool::Digest;
 use bytes::{Bytes, BytesMut};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::de::DeserializeOwned;
 use sha2::Sha256;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,6 +97,12 @@ impl<S: Store> SealedStore<S> {
         Ok(Some(StoredValue { bytes: self.seal.open(key, &bytes)?, revision }))
     }
 
+    /// Reads a value, and its revision.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<(T, u64)>, FleetError> {
+        let Some(StoredValue { bytes, revision }) = self.get(key).await? else { return Ok(None) };
+        Ok(Some((decode(key, &bytes)?, revision)))
+    }
+
     /// As [`Self::get`], with the time since the value was written, by the clock of the servers.
     pub(crate) async fn get_with_age(
         &self,
@@ -115,6 +123,12 @@ impl<S: Store> SealedStore<S> {
 
     pub(crate) async fn remove(&self, revision: u64) -> Result<(), FleetError> {
         self.store.remove(revision).await
+    }
+
+    /// Removes the value of a key, if it has one.
+    pub(crate) async fn remove_key(&self, key: &str) -> Result<(), FleetError> {
+        let Some(StoredValue { revision, .. }) = self.get(key).await? else { return Ok(()) };
+        self.remove(revision).await
     }
 
     /// The list of keys is not authenticated; a caller has to read the value of each key.

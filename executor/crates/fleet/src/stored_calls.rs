@@ -162,10 +162,7 @@ impl<S: Store> StoredCalls<S> {
     /// [`FleetError`]; a sweep removes the call.
     pub async fn remove(&self, intent: IntentId) -> Result<(), FleetError> {
         let Some(held) = self.for_slots.held.lock().remove(&intent) else { return Ok(()) };
-        match self.member.store.get(&held.key).await? {
-            Some(StoredValue { revision, .. }) => self.member.store.remove(revision).await,
-            None => Ok(()),
-        }
+        self.member.store.remove_key(&held.key).await
     }
 
     /// Reads a call that waits for a slot at this node; `None` if the fleet does not have it.
@@ -174,9 +171,8 @@ impl<S: Store> StoredCalls<S> {
     /// [`FleetError`].
     pub async fn read(&self, intent: IntentId) -> Result<Option<PassedCall>, FleetError> {
         let Some(key) = self.for_slots.key_of(intent) else { return Ok(None) };
-        let Some(StoredValue { bytes, .. }) = self.member.store.get(&key).await? else { return Ok(None) };
-        let record = decode::<StoredCallRecord>(&key, &bytes)?;
-        Ok(Some(PassedCall::from_authenticated(record.call)))
+        let found = self.member.store.read::<StoredCallRecord>(&key).await?;
+        Ok(found.map(|(record, _)| PassedCall::from_authenticated(record.call)))
     }
 
     /// Returns `true` if the fleet stores a call that has waited for a slot at this node.
@@ -464,7 +460,7 @@ pub(crate) mod tests {
             let name = NodeName::try_from(name.to_owned()).unwrap();
             let (key, fleet) = Self::key_and_name();
             let head = NodeHead { receipts: 0, hash: [0; 32] };
-            finish(Fleet::join(name, Arc::new(SystemClock), store.clone(), key, fleet, head))
+            Fleet::new(finish(Member::join(name, Arc::new(SystemClock), store.clone(), key, fleet, head)))
         }
 
         /// Starts a node that is lost, or is about to be, again.

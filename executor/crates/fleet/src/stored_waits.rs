@@ -123,7 +123,7 @@ impl<S: Store> StoredWaits<S> {
                 return Ok(WaitState::Stored);
             }
         }
-        Err(FleetError::Contended { request: "store a wait", reason: "other nodes change it" })
+        Err(FleetError::contended("store a wait", "other nodes change it"))
     }
 
     /// Returns `true` if the fleet is known to store, in the present epoch of this node, that an intent waits here.
@@ -145,8 +145,7 @@ impl<S: Store> StoredWaits<S> {
     /// [`FleetError`]; the call can be repeated.
     pub async fn check(&self, intent: IntentId) -> Result<WaitState, FleetError> {
         let Some(key) = self.calls.key_of(intent) else { return Ok(WaitState::NotYet) };
-        let found = self.member.store.get(&key).await?;
-        let is_here = self.is_held_here(&key, found.as_ref())?;
+        let is_here = self.read_own(&key).await?.is_some();
         Ok(if is_here { WaitState::Stored } else { self.lose(intent) })
     }
 
@@ -178,12 +177,8 @@ impl<S: Store> StoredWaits<S> {
     }
 
     async fn remove_if_held_here(&self, key: &str) -> Result<(), FleetError> {
-        match self.member.store.get(key).await? {
-            Some(found) if self.is_held_here(key, Some(&found))? => {
-                self.member.store.remove(found.revision).await
-            }
-            Some(_) | None => Ok(()),
-        }
+        let Some((_, revision)) = self.read_own(key).await? else { return Ok(()) };
+        self.member.store.remove(revision).await
     }
 
     /// Gives an orphan that cannot wait here back: the next sweep of any node may take it over.
@@ -192,13 +187,14 @@ impl<S: Store> StoredWaits<S> {
     /// [`FleetError`]; then this node tries it again.
     pub async fn give_up(&self, intent: IntentId) -> Result<(), FleetError> {
         let Some(held) = self.calls.held.lock().remove(&intent) else { return Ok(()) };
-        match self.member.store.get(&held.key).await? {
-            Some(found) if self.is_held_here(&held.key, Some(&found))? => {
-                let StoredCallRecord { call, .. } = decode(&held.key, &found.bytes)?;
-                give_back(&self.member, &held.key, call, found.revision).await
-            }
-            Some(_) | None => Ok(()),
-        }
+        let Some((record, revision)) = self.read_own(&held.key).await? else { return Ok(()) };
+        give_back(&self.member, &held.key, record.call, revision).await
+    }
+
+    /// Reads a stored wait whose holder is this node.
+    async fn read_own(&self, key: &str) -> Result<Option<(StoredCallRecord, u64)>, FleetError> {
+        let found = self.member.store.read::<StoredCallRecord>(key).await?;
+        Ok(found.filter(|(record, _)| record.holder == self.member.node))
     }
 
     /// The state of an intent that is stored under the key of another node; `None` if it is under none.

@@ -5,15 +5,12 @@ use crate::claims::{Claims, FoundEnd, claim_key};
 use crate::lease::{NodeState, node_key};
 use crate::marks::{Mark, OrphanReport, OrphanReports, delivered_key, end_key};
 use crate::member::Member;
-use crate::record::{
-    ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, decode, encode, skip_unreadable,
-};
-use crate::store::{Store, StoredValue, Write};
+use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, encode, skip_unreadable};
+use crate::store::{Store, Write};
 use crate::stored_calls::{StoredCalls, TakeoverRule};
 use crate::view::{marks, nodes};
 use a2g_types::ident::IntentId;
 use a2g_types::node::NodeName;
-use a2g_types::tool::Digest;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
@@ -140,7 +137,7 @@ impl<S: Store> Takeovers<S> {
     /// # Errors
     /// [`FleetError`]; the call can be repeated.
     pub async fn forget_end(&self, intent: IntentId) -> Result<(), FleetError> {
-        self.claims.remove_mark(&end_key(&self.member.node, &intent.to_string())).await
+        self.member.store.remove_key(&end_key(&self.member.node, &intent.to_string())).await
     }
 
     /// The number of reports of lost nodes that this one delivers.
@@ -161,7 +158,7 @@ impl<S: Store> Takeovers<S> {
     /// [`FleetError`]; the call can be repeated.
     pub async fn mark_orphan_delivered(&self, report: &OrphanReport) -> Result<(), FleetError> {
         self.member.store.put(&delivered_key(report.intent), self.member.node.as_str().as_bytes()).await?;
-        self.claims.remove_mark(&report.mark).await?;
+        self.member.store.remove_key(&report.mark).await?;
         self.reports.unlock(&report.mark);
         Ok(())
     }
@@ -185,7 +182,7 @@ impl<S: Store> Takeovers<S> {
                 Some(NodeSweep::Changed) | None => {}
             }
         }
-        self.member.set_live_others(live_others);
+        *self.member.live_others.lock() = Some(live_others);
         Ok(())
     }
 
@@ -197,10 +194,8 @@ impl<S: Store> Takeovers<S> {
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<NodeSweep, FleetError> {
         let key = node_key(node);
-        let Some(StoredValue { bytes, revision }) = self.member.store.get(&key).await? else {
-            return Ok(NodeSweep::Changed);
-        };
-        let record = decode::<NodeRecord>(&key, &bytes)?;
+        let found = self.member.store.read::<NodeRecord>(&key).await?;
+        let Some((record, revision)) = found else { return Ok(NodeSweep::Changed) };
         if *node == self.member.node {
             // The claims of this epoch are those of this process.
             self.end_claims(node, record.epoch.saturating_sub(1), local).await?;
@@ -214,7 +209,7 @@ impl<S: Store> Takeovers<S> {
             NodeState::Live | NodeState::Draining | NodeState::Left | NodeState::TakenOver(_) => {}
         }
         // Nothing is written about a node that has ended, and left nothing open.
-        if record.state.has_ended() && self.marks(node).await?.is_empty() {
+        if record.state.has_ended() && marks(&self.member.store, node).await?.is_empty() {
             return Ok(NodeSweep::Ended);
         }
         let epoch = record.epoch;
@@ -241,10 +236,6 @@ impl<S: Store> Takeovers<S> {
         now.saturating_duration_since(*since) >= self.member.lease_times().lease()
     }
 
-    async fn marks(&self, node: &NodeName) -> Result<Vec<Mark>, FleetError> {
-        marks(&self.member.store, node).await
-    }
-
     /// Ends the claims that a node made until `epoch`, and queues its reports for delivery.
     async fn end_claims(
         &self,
@@ -252,7 +243,7 @@ impl<S: Store> Takeovers<S> {
         epoch: u64,
         local: &(impl Fn(IntentId) -> LocalReport + Sync),
     ) -> Result<(), FleetError> {
-        for mark in self.marks(node).await? {
+        for mark in marks(&self.member.store, node).await? {
             skip_unreadable(self.end_claim(node, epoch, mark, local).await)?;
         }
         Ok(())
@@ -272,8 +263,8 @@ impl<S: Store> Takeovers<S> {
         if self.reports.is_locked(&key) || is_reported_here() {
             return Ok(());
         }
-        let Some(StoredValue { bytes, revision }) = self.member.store.get(&key).await? else { return Ok(()) };
-        let MarkRecord { epoch: marked } = decode(&key, &bytes)?;
+        let found = self.member.store.read::<MarkRecord>(&key).await?;
+        let Some((MarkRecord { epoch: marked }, revision)) = found else { return Ok(()) };
         if !is_own && marked > epoch {
             // The node has joined again.
             return Ok(());
@@ -332,12 +323,9 @@ impl<S: Store> Takeovers<S> {
         loop {
             let (record, revision) = match self.claims.read_claim(intent).await? {
                 None => {
-                    let node = self.member.node.clone();
                     let epoch = self.member.lease.epoch();
-                    let content = Digest(*content).to_string();
                     let state = ClaimState::Open { fallback: fallback.clone() };
-                    let agent = agent.to_owned();
-                    (ClaimRecord { node, epoch, content, agent, verdict: None, state }, 0)
+                    (self.claims.record(epoch, content, agent, state), 0)
                 }
                 Some(found) => found,
             };
@@ -352,8 +340,8 @@ impl<S: Store> Takeovers<S> {
                     self.member.store.put(&self.claims.claim_mark(intent).key, &encode(&mark)?).await?;
                     let ended =
                         ClaimRecord { state: self.claims.ended(ReceiptPlace::Inline(fallback)), ..record };
-                    if let Write::Done(_) = self.member.store.update(&key, &encode(&ended)?, revision).await?
-                    {
+                    let written = self.member.store.update(&key, &encode(&ended)?, revision).await?;
+                    if let Write::Done(_) = written {
                         return Ok(RecordedEnd::Receipt(receipt));
                     }
                 }

@@ -3,8 +3,8 @@
 use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
     Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FoundClaim, FoundState,
-    LocalReport, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, OrphanReport, RecordedEnd, Takeover,
-    UnrecordedEnd,
+    LocalReport, Member, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, OrphanReport, RecordedEnd,
+    Takeover, UnrecordedEnd,
 };
 use a2g_types::ident::IntentId;
 use a2g_types::node::{FleetName, NodeName};
@@ -154,7 +154,7 @@ async fn join(
     let clock = Arc::new(SimulatedClock::new(world.clone(), id.node));
     let node = NodeName::try_from(format!("n{}", id.node)).unwrap();
     let name = fleet_name();
-    let fleet = Fleet::join(node, clock, store, key, name, HEAD).await?;
+    let fleet = Fleet::new(Member::join(node, clock, store, key, name, HEAD).await?);
     let mut ends = Vec::new();
     for (intent, fallback) in journal.interrupted() {
         let fallback = RawValue::from_string(fallback).unwrap();
@@ -499,14 +499,12 @@ impl Process {
     async fn maintain_fleet(self: &Arc<Self>, is_sweep: bool) -> Result<(), FleetError> {
         let is_closed = self.is_closed.load(Ordering::Relaxed);
         let state = if is_closed { NodeState::Draining } else { NodeState::Live };
-        self.fleet.member.renew(state, HEAD, NodeLoad::default()).await?;
-        self.fleet.claims.remove_abandoned().await?;
+        let Fleet { member, claims, takeovers, .. } = &self.fleet;
+        member.renew(state, HEAD, NodeLoad::default()).await?;
+        claims.remove_abandoned().await?;
         if is_sweep {
-            self.fleet
-                .takeovers
-                .sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take))
-                .await?;
-            for end in self.fleet.takeovers.unrecorded_ends(|intent| self.report_state(intent)).await? {
+            takeovers.sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take)).await?;
+            for end in takeovers.unrecorded_ends(|intent| self.report_state(intent)).await? {
                 self.record_end(end).await?;
             }
         }

@@ -4,11 +4,10 @@ use super::NatsStore;
 use super::error::explain;
 use crate::identity::{RememberedFleet, StreamId, StreamIdentity, check_identity};
 use crate::lease::{LeaseTimes, NodeHead, node_key};
-use crate::record::{NodeRecord, decode};
+use crate::record::NodeRecord;
 use crate::seal::SealedStore;
 use crate::settings::{FleetSettings, Login, file_error};
-use crate::store::StoredValue;
-use crate::{Fleet, FleetError, FleetKey};
+use crate::{Fleet, FleetError, FleetKey, Member};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::node::{FleetName, NodeName};
@@ -55,7 +54,8 @@ pub async fn connect(
             || (lease.receipts > 0 && has_receipt(lease.receipts, &lease.head))
     };
     wait_until_ended(&sealed, &settings.node, times, has_written).await?;
-    Fleet::join(settings.node.clone(), clock, store, key, settings.name.clone(), head).await
+    let joined = Member::join(settings.node.clone(), clock, store, key, settings.name.clone(), head).await;
+    joined.map(Fleet::new)
 }
 
 /// Connects to a fleet without becoming one of its nodes. `remembered` is the identity of its stream that the journal of
@@ -179,8 +179,7 @@ async fn wait_until_ended(
     let renewal = times.renewal();
     let rounds = times.renewals_in(times.lease()) + 1;
     for round in 0..rounds {
-        let Some(StoredValue { bytes, revision }) = store.get(&key).await? else { return Ok(()) };
-        let lease = decode::<NodeRecord>(&key, &bytes)?;
+        let Some((lease, revision)) = store.read::<NodeRecord>(&key).await? else { return Ok(()) };
         if lease.state.has_ended() || has_written(&lease) {
             return Ok(());
         }

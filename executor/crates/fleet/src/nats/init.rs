@@ -90,9 +90,7 @@ pub async fn init(
     }
     match store.update(IDENTITY, &encode(&identity)?, revision).await? {
         Write::Done(_) => Ok(InitReply::Changed(identity)),
-        Write::Conflict => {
-            Err(FleetError::Contended { request: "init", reason: "another command has changed the stream" })
-        }
+        Write::Conflict => Err(FleetError::contended("init", "another command has changed the stream")),
     }
 }
 

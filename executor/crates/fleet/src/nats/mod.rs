@@ -149,9 +149,7 @@ impl Store for NatsStore {
     async fn put(&self, key: &str, value: Bytes) -> Result<u64, FleetError> {
         match self.publish(key, PublishMessage::build().payload(value)).await? {
             Write::Done(revision) => Ok(revision),
-            Write::Conflict => {
-                Err(FleetError::Contended { request: "write a key", reason: "the server found a conflict" })
-            }
+            Write::Conflict => Err(FleetError::contended("write a key", "the server found a conflict")),
         }
     }
 

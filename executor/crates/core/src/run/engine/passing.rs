@@ -499,9 +499,7 @@ impl Engine {
         let call = admitted.call();
         let Some(fleet) = self.node.fleet() else { return Ok(PassedEnd::Kept) };
         // Subscribed before the other node has the call, so that no event is lost.
-        let Ok(messages) = fleet.messages.event_messages(call.intent).await else {
-            return Ok(PassedEnd::Kept);
-        };
+        let Ok(messages) = fleet.messages.events_of(call.intent).await else { return Ok(PassedEnd::Kept) };
         let Some(text) = node_text(admitted) else { return Ok(PassedEnd::Kept) };
         running.pass_on();
         let is_stopped = running.abort().reason().is_some();
