@@ -13,7 +13,7 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 24] = [
+const VOCABULARY: [&str; 25] = [
     "json_schema",
     "ident",
     "node",
@@ -23,6 +23,7 @@ const VOCABULARY: [&str; 24] = [
     "spawn",
     "aside",
     "limit",
+    "limit_table",
     "log_limiter",
     "error_chain",
     "rate_limit",
@@ -392,8 +393,9 @@ fn only_the_command_line_takes_the_process_authority() {
     }
     // A child takes the authority of its process with the one permit that it receives.
     assert_eq!(takes, BTreeSet::from(["capability/handover.rs", "cli/setup.rs"].map(str::to_owned)));
+    // The sandbox reads of an authority which engine it is for.
     let rooms = names_it.iter().collect::<Vec<_>>();
-    assert_eq!(rooms, ["cli/setup.rs", "govern/admit.rs"]);
+    assert_eq!(rooms, ["cli/setup.rs", "govern/admit.rs", "sandbox/builder.rs"]);
 }
 
 /// These make a permit without a verdict: of the operator's limits, and for a tool that describes itself.

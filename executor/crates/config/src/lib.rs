@@ -257,9 +257,9 @@ impl Config {
         self.listen.is_local() && self.console.listen.as_ref().is_none_or(ListenAddress::is_local)
     }
 
-    /// The configured containment, or the default for calls that arrive at `listen`, and then also at `console.listen`. The default is
-    /// [`Containment::Required`] if other machines can call, because a log line about a missing protection is easily
-    /// overlooked. On loopback it is best effort, so that a developer without Landlock can start.
+    /// The configured containment, or the default for calls that arrive at `listen`, and then also at `console.listen`.
+    /// The default is [`Containment::Required`] if other machines can call, because a log line about a missing
+    /// protection is easily overlooked. On loopback it is best effort, so that a developer without Landlock can start.
     #[must_use]
     pub fn containment_at(&self, listen: Option<&ListenAddress>) -> Containment {
         let console = listen.and(self.console.listen.as_ref());
@@ -324,8 +324,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Checks that no file of the executor is in a folder that a guest could reach. A default scope that would let guests
-    /// reach one is narrowed: the executor does not refuse what nobody has set.
+    /// Checks that no file of the executor is in a folder that a guest could reach. A default scope that would let
+    /// guests reach one is narrowed: the executor does not refuse what nobody has set.
     fn check_private_paths(&mut self) -> Result<(), InvalidValueError> {
         if self.has_default_scope
             && let Err(InvalidValueError { reason, .. }) = self.check_reach()
@@ -1011,8 +1011,8 @@ fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueE
     })
 }
 
-/// The absolute path without links and `..`. It may not exist yet: each link is followed, also one whose target is missing,
-/// because what is created through it is created there.
+/// The absolute path without links and `..`. It may not exist yet: each link is followed, also one whose target is
+/// missing, because what is created through it is created there.
 fn resolve_existing(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut pending = reversed_components(&absolute);
@@ -1093,7 +1093,7 @@ fn default_waiting() -> u32 {
 }
 
 /// The default memory for messages and answers, without the output of runs: a 64th of the machine's memory, but at
-/// least 64 MB and at most 128 MB.
+/// least 64 MB and at most 80 MB.
 fn default_memory_mb() -> u64 {
     (machine_memory() >> 26).clamp(64, 80)
 }

@@ -1,7 +1,7 @@
 //! The form on the page of a tool that sends an intent.
 //!
 //! ```text
-//! schema of the arguments ─▶ fields ─ form ─▶ arguments ─▶ Call ─▶ Executor::handle_intent, as from any door
+//! schema of the arguments ─▶ fields ─ form ─▶ arguments ─▶ Call ─▶ Engine::handle_intent, as from any door
 //! ```
 //! The form has the id of the intent, so that a form that is sent twice runs once. The governor decides on the intent,
 //! and the core checks the arguments against the schema; this module only turns fields into JSON.

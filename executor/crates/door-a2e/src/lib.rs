@@ -1,7 +1,7 @@
 //! The A2E door: the same sessions over HTTP with server-sent events, and over standard input and output.
 //!
 //! ```text
-//! line ─ strict_json ─▶ text ─ decode ─▶ Message ─ Session ─▶ Call ─▶ Executor::handle_intent
+//! line ─ strict_json ─▶ text ─ decode ─▶ Message ─ Session ─▶ Call ─▶ Engine::handle_intent
 //!                                 Outgoing ◀─ answers, events ──┘
 //! ```
 

@@ -5,9 +5,10 @@
 //!   └──────────── no agent reads ────────────▶ Abandoned: its calls are cancelled
 //! ```
 //! Messages are handled in the order in which they arrive. A call is checked at once but runs in the background, so
-//! that a later `ping` is answered while the call runs. The next call begins once it is answered, unless the agent has asked
-//! for several at a time; a call that waits for a person is answered when the wait begins. Every run goes through [`Engine::handle_intent`]. When a
-//! session is abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
+//! that a later `ping` is answered while the call runs. The next call begins once it is answered, unless the agent has
+//! asked for several at a time; a call that waits for a person is answered when the wait begins. Every run goes through
+//! [`Engine::handle_intent`]. When a session is abandoned, calls that have not begun are dropped, and runs are
+//! cancelled by their intent.
 //!
 //! [`Engine::handle_intent`]: a2g_core::run::Engine::handle_intent
 
@@ -282,8 +283,8 @@ impl Session {
         }
     }
 
-    /// Binds the session to one agent; a later handshake of the same agent negotiates again. Returns the maximum number of
-    /// calls that run at the same time.
+    /// Binds the session to one agent; a later handshake of the same agent negotiates again. Returns the maximum number
+    /// of calls that run at the same time.
     fn negotiate(&self, state: &mut SessionState, handshake: &Handshake) -> Result<usize, HandshakeError> {
         let Handshake { agent_id, agent_caps, auth_token, max_parallel } = handshake;
         let auth_failed = || HandshakeError::Refused(RejectReason::AuthFailed);

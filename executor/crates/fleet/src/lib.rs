@@ -15,10 +15,10 @@
 //! was killed between the claim and the start: that node writes the end to its journal once it runs again.
 //!
 //! A node renews its *lease*, the key `node.NODE`, every few seconds. If a lease has not changed for
-//! [`LeaseTimes::lease`] by the clock of another node, that node takes over: it replaces the lease, ends the open claims
-//! as aborted and delivers the reports. A node that could not renew its lease for [`LeaseTimes::fence`], which is
-//! shorter, stops its runs and claims nothing, so no guest runs when its claim is ended by another node. Each time that a node joins, its *epoch* grows; claims of
-//! earlier epochs no longer belong to it.
+//! [`LeaseTimes::lease`] by the clock of another node, that node takes over: it replaces the lease, ends the open
+//! claims as aborted and delivers the reports. A node that could not renew its lease for [`LeaseTimes::fence`], which
+//! is shorter, stops its runs and claims nothing, so no guest runs when its claim is ended by another node. Each time
+//! that a node joins, its *epoch* grows; claims of earlier epochs no longer belong to it.
 //!
 //! A call that waits without its caller is *stored*: that of an A2A task while it waits for a slot, and an intent that
 //! waits for a person. See `stored_calls.rs` and `stored_waits.rs`.

@@ -78,8 +78,6 @@ impl<C: Content> Runs<C> {
         Self { by_intent: HashMap::new(), last_number: 0 }
     }
 
-    // What is read.
-
     /// Returns `true` if a claimed intent has not ended.
     #[must_use]
     pub fn is_active(&self, intent: IntentId) -> bool {
@@ -155,8 +153,6 @@ impl<C: Content> Runs<C> {
             run.stop(reason);
         }
     }
-
-    // Stops.
 
     /// Aborts a run, whatever waits.
     pub fn abort(&mut self, id: RunId, reason: AbortReason) {

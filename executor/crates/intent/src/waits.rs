@@ -244,8 +244,6 @@ impl<C: Content> Waits<C> {
         self.changes = self.changes.max(changes);
     }
 
-    // What is read.
-
     /// The wait of an intent, in any phase.
     #[must_use]
     pub fn get(&self, intent: IntentId) -> Option<&Wait<C>> {
@@ -377,8 +375,6 @@ impl<C: Content> Waits<C> {
         }
         calls
     }
-
-    // Decisions.
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
     /// [released](Self::release) or [ended](Self::end).

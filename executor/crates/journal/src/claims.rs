@@ -228,8 +228,9 @@ impl IntentClaims {
     /// Claims an intent in this process.
     ///
     /// # Errors
-    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::Share`] while the agent's share
-    /// is used up; [`JournalError::NoSpace`] while the disk is full or the file is locked; [`JournalError::Broken`].
+    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::Share`] while the agent's
+    /// share is used up; [`JournalError::NoSpace`] while the disk is full or the file is locked;
+    /// [`JournalError::Broken`].
     pub fn claim(
         &self,
         call: &Call,
@@ -297,7 +298,8 @@ impl IntentClaims {
         Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(missing)?))
     }
 
-    /// Writes a receipt, its report in the outbox and the end of its task, and returns when all three are on the disk. Waits while the disk is full.
+    /// Writes a receipt, its report in the outbox and the end of its task, and returns when all three are on the disk.
+    /// Waits while the disk is full.
     ///
     /// # Errors
     /// [`JournalError::Broken`]: the three may or may not be on the disk.
@@ -336,9 +338,9 @@ impl IntentClaims {
         Ok(())
     }
 
-    /// Writes the start and the end of a run that this executor has claimed in its fleet and not started, and that the fleet
-    /// has ended. The fleet is asked who delivers the report. Returns `false` if the intent is open in this process: the
-    /// call has to be repeated.
+    /// Writes the start and the end of a run that this executor has claimed in its fleet and not started, and that the
+    /// fleet has ended. The fleet is asked who delivers the report. Returns `false` if the intent is open in this
+    /// process: the call has to be repeated.
     ///
     /// # Errors
     /// [`JournalError::NoSpace`] while the disk is full, and [`JournalError::Broken`].

@@ -100,8 +100,8 @@ impl Records {
         Ok(Some(denied.body.into()))
     }
 
-    /// The latest refusal of an intent that `is_wanted` selects, among the latest [`MAX_SEARCHED_REFUSALS`], unless the agent has used the id since for a call that
-    /// waited or began.
+    /// The latest refusal of an intent that `is_wanted` selects, among the latest [`MAX_SEARCHED_REFUSALS`], unless the
+    /// agent has used the id since for a call that waited or began.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
@@ -161,7 +161,8 @@ impl Records {
     }
 
     /// The arguments of the latest start of an agent's intent, or of its latest wait that ended without one; `None` if
-    /// they are not stored, or were pruned. Callers choose the ids, so an intent of another agent may have the same one.
+    /// they are not stored, or were pruned. Callers choose the ids, so an intent of another agent may have the same
+    /// one.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
@@ -222,8 +223,8 @@ impl Records {
     }
 
     /// The use of the executor by the agents that `filter` selects, since `since` or since the first receipt, from the
-    /// latest `max_rows` receipts at most, with a series of the runs if there is a `span`. Within about 60 ms, it counts
-    /// refusals and parses as many of the latest receipts as it can.
+    /// latest `max_rows` receipts at most, with a series of the runs if there is a `span`. Within about 60 ms, it
+    /// counts refusals and parses as many of the latest receipts as it can.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal or a receipt cannot be read.

@@ -378,8 +378,9 @@ const COUNT: LimitRow = LimitRow {
     group: Group::Run,
 };
 
-/// The table of limits: the only place with the facts of each, in the order of `[ceilings]`. The configuration, its
-/// check, the sentences, the report, the stored receipts and the statistics read it.
+/// The table of limits: the facts of each, but for the few that functions of [`Limit`] and [`LimitRow`] name, in the
+/// order of `[ceilings]`. The configuration, its check, the sentences, the report, the stored receipts and the statistics
+/// read it.
 pub static LIMITS: [LimitRow; 15] = [
     LimitRow {
         limit: Limit::Memory,

@@ -46,7 +46,7 @@ impl DueDenials {
         }
     }
 
-    /// Denies a cancelled or revoked intent at all nodes, if that is due. Returns `false` if a node has claimed it before.
+    /// Denies a cancelled, revoked or stopped intent at all nodes, if that is due. Returns `false` if a node has claimed it before.
     ///
     /// # Errors
     /// If the fleet cannot be reached: a check repeats it.

@@ -1,4 +1,4 @@
-//! The faults of the pipeline, and the recording of refusals.
+//! The faults of the pipeline, and their form for other nodes.
 
 use super::RETRY_AFTER_MS;
 use a2g_journal::JournalError;

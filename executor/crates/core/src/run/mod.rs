@@ -7,8 +7,9 @@
 //! A claimed call runs in its own task, and continues if its caller disconnects. An intent runs at most once; a repeat
 //! gets the receipt of that run.
 //!
-//! An [`Executor`] is its parts. Each has private fields, the methods that need only these, and the parts below it; none
-//! knows one above it. Membership's fields are open to this module, because its tasks are beside what they serve.
+//! An [`Executor`] is its parts. Each has private fields, the methods that need only these, and the parts below it. Values
+//! of calls that wait are defined beside the engine (`engine/stored_calls.rs`, `engine/passing.rs`), and parts below it use
+//! them. Membership's fields are open to this module, because its tasks are beside what they serve.
 //!
 //! ```text
 //! Membership   the tasks of a node of a fleet: lease, lost nodes, calls and questions of others
@@ -176,7 +177,7 @@ pub struct Executor {
     pub previews: Arc<Previews>,
     /// The tools.
     pub catalogue: Arc<Catalogue>,
-    /// Those whose word counts.
+    /// The governor, the accepted keys, the callers and the standing policies.
     pub policies: Arc<Policies>,
     /// The record of refusals.
     pub refusals: Arc<Refusals>,
@@ -305,7 +306,7 @@ impl Parts {
 }
 
 impl Executor {
-    /// Creates an executor from its parts, and restores the intents that waited and the stops that were in force when the
+    /// Creates an executor, and restores the intents that waited and the stops that were in force when the
     /// earlier process ended.
     #[must_use]
     pub fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {

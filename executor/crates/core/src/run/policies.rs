@@ -1,4 +1,4 @@
-//! Those whose word counts: the governor, the keys of proofs, the callers, and the standing policies of agents.
+//! Who decides and who is believed: the governor, the keys of proofs, the callers, and the standing policies of agents.
 
 use super::approval_rules::PartialApproval;
 use a2g_govern::{

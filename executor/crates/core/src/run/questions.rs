@@ -334,7 +334,7 @@ impl Peers {
         self.ask_who_holds(intent, false).await
     }
 
-    /// As [`Self::status_of_waiting_elsewhere`], with the verdict of what waits for a person.
+    /// The answer of the node at which an intent waits, with the verdict if it waits for a person.
     pub(super) async fn find_verdict_elsewhere(
         &self,
         intent: IntentId,

@@ -204,7 +204,7 @@ impl Process {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// As `Executor::call`: an answer is recorded.
+    /// As `Engine::execute`: an answer is recorded.
     pub(super) async fn call(self: Arc<Self>, call: Call) {
         if self.is_closed() {
             return;
