@@ -367,25 +367,114 @@ fn is_in_container() -> bool {
 ///
 /// `npx` and `uvx` keep a package in a folder of their caches, and remove the folder when they want. Only the path of the
 /// program tells this reliably: the variables that both set (`npm_command`, `UV`) are inherited by every program
-/// below them, also by an installed one, and no launcher has to do anything for it.
+/// below them, also by an installed one, and no launcher has to do anything for it. What cannot be read is not guessed:
+/// the mere name of the package may be another one in the index that a host asks.
 fn program_words(program: &Path) -> anyhow::Result<Vec<String>> {
     let path = program.to_str().context("this program's path is not UTF-8")?;
-    let folders = || path.split('/');
-    // Such as `~/.npm/_npx/HASH/node_modules/…`, `~/.cache/uv/archive-v0/HASH/bin/…` and, of older versions of uv,
-    // `~/.cache/uv/environments-v2/…`.
+    // Such as `~/.cache/uv/archive-v0/HASH/bin/…` and, of older versions of uv, `~/.cache/uv/environments-v2/…`.
     let is_of_uv = |name: &str| {
         let version = ["archive-v", "environments-v", "builds-v"].iter().find_map(|of| name.strip_prefix(of));
         version
             .is_some_and(|version| !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let words: &[&str] = if folders().any(|name| name == "_npx") {
-        &["npx", "-y", PACKAGE]
-    } else if folders().any(is_of_uv) {
-        &["uvx", PACKAGE]
+    // Such as `~/.npm/_npx/HASH`.
+    let is_of_npx =
+        |folder: &&Path| folder.parent().and_then(Path::file_name).is_some_and(|name| name == "_npx");
+    let words = if let Some(folder) = program.ancestors().find(is_of_npx) {
+        // npm sets it for a registry that was named to it.
+        let registry = std::env::var_os("npm_config_registry").and_then(|url| url.into_string().ok());
+        npx_manifest(folder).and_then(|manifest| npx_words(folder, &manifest, registry))
+    } else if path.split('/').any(is_of_uv) {
+        let own = std::env::args_os().skip(1).map(|word| word.into_string().ok());
+        parent_line().zip(own.collect::<Option<Vec<_>>>()).and_then(|(line, own)| uvx_words(&line, &own))
     } else {
-        return Ok(vec![path.to_owned()]);
+        None
     };
-    Ok(words.iter().map(|word| (*word).to_owned()).collect())
+    Ok(words.unwrap_or_else(|| vec![path.to_owned()]))
+}
+
+/// The manifest that npx writes into a folder of its cache. Its dependencies are the packages that npx was given.
+fn npx_manifest(folder: &Path) -> Option<serde_json::Value> {
+    let manifest = std::fs::read(folder.join("package.json")).ok()?;
+    serde_json::from_slice(&manifest).ok()
+}
+
+/// The words with which npx installs the packages of this manifest again. `--package` has no short form here, because
+/// `claude mcp add` would take `-p` for an option of its own.
+fn npx_words(folder: &Path, manifest: &serde_json::Value, registry: Option<String>) -> Option<Vec<String>> {
+    let packages = manifest.get("dependencies")?.as_object()?;
+    let mut words = ["npx", "-y"].map(str::to_owned).to_vec();
+    if let Some(registry) = registry {
+        words.extend(["--registry".to_owned(), registry]);
+    }
+    // Files and addresses, unlike versions.
+    let is_place = |spec: &serde_json::Value| spec.as_str().is_some_and(|spec| spec.contains([':', '/']));
+    if packages.values().any(is_place) {
+        for (name, spec) in packages {
+            let spec = spec.as_str()?;
+            let package = match spec.strip_prefix("file:") {
+                Some(file) => folder.join(file).canonicalize().ok()?.to_str()?.to_owned(),
+                None => format!("{name}@{spec}"),
+            };
+            words.extend(["--package".to_owned(), package]);
+        }
+    }
+    words.push(PACKAGE.to_owned());
+    Some(words)
+}
+
+/// The command line of the process that started this one.
+fn parent_line() -> Option<Vec<String>> {
+    let line = std::fs::read(format!("/proc/{}/cmdline", std::os::unix::process::parent_id())).ok()?;
+    let line = String::from_utf8(line).ok()?;
+    Some(line.strip_suffix('\0')?.split('\0').map(str::to_owned).collect())
+}
+
+/// The options of uv whose value may be a path without a slash.
+const UV_PATH_OPTIONS: [&str; 8] = [
+    "-f",
+    "--find-links",
+    "--index",
+    "--default-index",
+    "-c",
+    "--constraints",
+    "--config-file",
+    "--cache-dir",
+];
+
+/// The words of uv's command line before the arguments of this program, with absolute paths.
+fn uvx_words(line: &[String], own: &[String]) -> Option<Vec<String>> {
+    let (uv, words) = line.strip_suffix(own)?.split_first()?;
+    // `uvx` replaces itself with `uv tool uvx`.
+    let words = match (Path::new(uv).file_name()?.to_str()?, words) {
+        ("uvx", words) => words,
+        ("uv", [tool, run, words @ ..]) if tool == "tool" && (run == "uvx" || run == "run") => words,
+        _ => return None,
+    };
+    let parts = words.iter().flat_map(|word| match word.split_once('=') {
+        Some((option, value)) if option.starts_with("--") => vec![option, value],
+        Some(_) | None => vec![word.as_str()],
+    });
+    let mut started = vec!["uvx".to_owned()];
+    let mut previous = "";
+    for word in parts {
+        let may_be_path = UV_PATH_OPTIONS.contains(&previous) || word.contains('/') || word.ends_with(".whl");
+        let path = if may_be_path { absolute_path(word) } else { None };
+        // `claude mcp add` would take `-p` for an option of its own.
+        let word_for_host = if word == "-p" { "--python" } else { word };
+        started.push(path.unwrap_or_else(|| word_for_host.to_owned()));
+        previous = word;
+    }
+    Some(started)
+}
+
+/// The absolute path of a file or folder. `None` if there is none.
+fn absolute_path(path: &str) -> Option<String> {
+    let path = Path::new(path);
+    if !path.exists() {
+        return None;
+    }
+    std::path::absolute(path).ok()?.to_str().map(str::to_owned)
 }
 
 /// The arguments with which a host starts this command, with absolute paths: a host has a working folder of its own.
@@ -452,24 +541,64 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_in_a_cache_is_started_by_what_put_it_there() {
-        let npx = &["npx", "-y", "a2g-executor"][..];
-        let uvx = &["uvx", "a2g-executor"][..];
-        let own: &[&str] = &[];
-        for (path, words) in [
-            ("/home/a/.npm/_npx/3f2a/node_modules/a2g-executor-linux-x64/bin/a2g-executor", npx),
-            ("/root/.cache/uv/archive-v0/Bf3_x/bin/a2g-executor", uvx),
-            ("/tmp/cache/environments-v2/a2g-executor-12ab/bin/a2g-executor", uvx),
-            ("/home/a/.cache/uv/builds-v0/.tmpX/bin/a2g-executor", uvx),
-            ("/usr/lib/node_modules/a2g-executor/node_modules/a2g-executor-linux-x64/bin/a2g-executor", own),
-            ("/home/a/.local/share/uv/tools/a2g-executor/bin/a2g-executor", own),
-            ("/home/a/.local/pipx/venvs/a2g-executor/bin/a2g-executor", own),
-            ("/usr/bin/a2g-executor", own),
-            ("/srv/archive-video/archive-v/npx/a2g-executor", own),
+    fn a_program_is_started_by_its_path_unless_the_command_that_put_it_in_a_cache_is_known() {
+        for path in [
+            "/home/a/.npm/_npx/3f2a/node_modules/a2g-executor-linux-x64/bin/a2g-executor",
+            "/root/.cache/uv/archive-v0/Bf3_x/bin/a2g-executor",
+            "/usr/lib/node_modules/a2g-executor/node_modules/a2g-executor-linux-x64/bin/a2g-executor",
+            "/home/a/.local/share/uv/tools/a2g-executor/bin/a2g-executor",
+            "/usr/bin/a2g-executor",
         ] {
-            let expected = if words.is_empty() { vec![path] } else { words.to_vec() };
-            assert_eq!(program_words(Path::new(path)).unwrap(), expected, "{path}");
+            assert_eq!(program_words(Path::new(path)).unwrap(), [path]);
         }
+    }
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_options_of_uvx_are_kept_with_absolute_paths() {
+        let own = words("mcp --scope a --print-config codex");
+        let here = env!("CARGO_MANIFEST_DIR");
+        let dist = format!("uvx --no-index --find-links {here}/src a2g-executor");
+        for (start, expected) in [
+            ("uvx a2g-executor", Some("uvx a2g-executor")),
+            ("/opt/uv tool uvx --no-index --find-links src a2g-executor", Some(&*dist)),
+            ("uv tool run --no-index --find-links=src a2g-executor", Some(&*dist)),
+            // A name, although there is such a folder, and an address.
+            (
+                "uv tool uvx -p 3.12 --with src --index https://index.example/simple a2g-executor==0.1.0",
+                Some("uvx --python 3.12 --with src --index https://index.example/simple a2g-executor==0.1.0"),
+            ),
+            ("uv run a2g-executor", None),
+            ("bash", None),
+        ] {
+            let line = [words(start), own.clone()].concat();
+            assert_eq!(uvx_words(&line, &own), expected.map(words), "{start}");
+        }
+        assert_eq!(uvx_words(&words("uvx a2g-executor serve"), &own), None, "the line of another process");
+    }
+
+    #[test]
+    fn the_files_that_npx_was_given_are_kept_with_absolute_paths() {
+        let here = env!("CARGO_MANIFEST_DIR");
+        let start = |dependencies: serde_json::Value, registry: Option<&str>| {
+            let manifest = json!({ "dependencies": dependencies });
+            npx_words(&Path::new(here).join("src"), &manifest, registry.map(str::to_owned))
+        };
+        let by_name = json!({ "a2g-executor": "^0.1.0" });
+        assert_eq!(start(by_name.clone(), None), Some(words("npx -y a2g-executor")));
+        assert_eq!(
+            start(by_name, Some("https://npm.example/")),
+            Some(words("npx -y --registry https://npm.example/ a2g-executor"))
+        );
+        let files = json!({ "a2g-executor": "file:../Cargo.toml", "other": "^1.0.0" });
+        assert_eq!(
+            start(files, None),
+            Some(words(&format!("npx -y --package {here}/Cargo.toml --package other@^1.0.0 a2g-executor")))
+        );
+        assert_eq!(start(json!({ "a2g-executor": "file:../missing.tgz" }), None), None);
     }
 
     #[test]

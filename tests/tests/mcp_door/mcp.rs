@@ -6,6 +6,7 @@ use harness::*;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
@@ -451,10 +452,18 @@ pub fn folder_beside_the_program() -> tempfile::TempDir {
     tempfile::tempdir_in(own.parent().expect("a folder")).expect("a folder")
 }
 
-/// Prints the configuration of a host, in a scope.
-fn print_config(program: &Path, host: &str, scope: &Path) -> String {
+/// Prints the configuration of a host, in a scope, as a child of `uvx` with these words, if there are some.
+fn print_config(program: &Path, host: &str, scope: &Path, uvx: &[&str]) -> String {
     let mut command = Command::new(program);
+    if !uvx.is_empty() {
+        // A shell with the command line of `uvx`, which begins with `uv tool`. Its script has the name of the second word.
+        let script = "while [ \"$1\" != a2g-executor ]; do shift; done; shift; \"$PROGRAM\" \"$@\"; exit $?";
+        std::fs::write(scope.join("tool"), script).expect("a script");
+        command = Command::new("sh");
+        command.arg0("uv").arg("tool").args(uvx).env("PROGRAM", program);
+    }
     command.args(["mcp", "--print-config", host, "--scope"]).arg(scope).current_dir(scope);
+    command.env_remove("npm_config_registry");
     let output = run_to_end(command, b"");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
@@ -465,17 +474,30 @@ fn each_host_gets_a_configuration_that_starts_the_program() {
     let place = folder_beside_the_program();
     let scope = tempfile::tempdir().expect("a folder");
     let scope = scope.path().canonicalize().expect("a path");
-    for (prefix, expected) in [
-        ("usr", None),
-        ("npm/_npx/0a1b/node_modules/a2g-executor-linux-x64", Some(&["npx", "-y", "a2g-executor"][..])),
-        ("uv/archive-v0/Bf3x", Some(&["uvx", "a2g-executor"][..])),
+    let packages = place.path().canonicalize().expect("a path").join("npm/a2g-executor.tgz");
+    let npx = place.path().join("npm/_npx/0a1b");
+    std::fs::create_dir_all(&npx).expect("a folder");
+    std::fs::write(&packages, "").expect("a file");
+    let manifest = json!({ "dependencies": { "a2g-executor": "file:../../a2g-executor.tgz" } });
+    std::fs::write(npx.join("package.json"), manifest.to_string()).expect("a file");
+    let package = packages.to_str().expect("UTF-8");
+    let dist = scope.join("dist");
+    std::fs::create_dir(&dist).expect("a folder");
+    let dist = dist.to_str().expect("UTF-8");
+    let by_npx = ["npx", "-y", "--package", package, "a2g-executor"];
+    let by_uvx = ["uvx", "--no-index", "--find-links", dist, "a2g-executor"];
+    let uvx_here = ["uvx", "--no-index", "--find-links", "dist", "a2g-executor"];
+    for (prefix, uvx, expected) in [
+        ("usr", &[][..], None),
+        ("npm/_npx/0a1b/node_modules/a2g-executor-linux-x64", &[][..], Some(&by_npx[..])),
+        ("uv/archive-v0/Bf3x", &uvx_here[..], Some(&by_uvx[..])),
     ] {
         let installed = installed_at(&place.path().join(prefix));
         let path = installed.to_str().expect("UTF-8");
         let start = expected.map_or_else(|| vec![path], <[_]>::to_vec);
         let words = [&start[..], &["mcp", "--scope", scope.to_str().expect("UTF-8")]].concat();
         let (command, arguments) = words.split_first().expect("words");
-        let print = |host: &str| print_config(&installed, host, &scope);
+        let print = |host: &str| print_config(&installed, host, &scope, uvx);
         let json_of = |host: &str| serde_json::from_str::<Value>(&print(host)).expect("JSON");
         assert_eq!(print("claude-code").trim(), format!("claude mcp add a2g -- {}", words.join(" ")));
         let server = json!({ "command": command, "args": arguments });
