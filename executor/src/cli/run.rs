@@ -68,6 +68,13 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
         ));
     }
+    let limits = parse_limits(arguments)?;
+    if arguments.policy.is_some() && !(arguments.scope.is_empty() && limits == ClaimedLimits::default()) {
+        bail!(UsageError(
+            "`--policy` decides in place of `--scope` and the limits on the command line: leave one of the two out"
+                .into()
+        ));
+    }
     let call = local_call(CallParts {
         agent: &arguments.agent,
         tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
@@ -83,7 +90,11 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     let authority = take_authority()?;
     let operator_limits = match arguments.policy {
         Some(_) => None,
-        None => Some(OperatorLimits::new(&authority, parse_manifest(arguments)?)),
+        None => {
+            let filesystem_scope = arguments.scope.clone();
+            let manifest = Manifest { limits, network_allowed: None, filesystem_scope };
+            Some(OperatorLimits::new(&authority, manifest))
+        }
     };
     let executor = start_executor(&config, &tools_runtime, Granter::new(authority), local).await?;
     let result = match operator_limits {
@@ -159,12 +170,6 @@ fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
     serde_json::from_str(&text).map_err(|_| {
         UsageError("`--arguments` must be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
     })
-}
-
-/// The limits on the command line, as a manifest.
-fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
-    let limits = parse_limits(arguments)?;
-    Ok(Manifest { limits, network_allowed: None, filesystem_scope: arguments.scope.clone() })
 }
 
 /// Prints a report, with the result on standard output and the measurements on standard error. Returns the exit code.

@@ -300,6 +300,9 @@ fn a_session_is_asked_on_the_stream_of_the_call() {
         ("y", "accept", json!({ "decision": "deny" }), None),
         ("z", "cancel", Value::Null, None),
         ("z", "accept", json!({}), None),
+        // An answer that cannot be read is none, and the call does not wait for another one.
+        ("z", "accept", json!({ "decision": "APPROVE" }), None),
+        ("z", "x", Value::Null, None),
     ] {
         number += 1;
         let called = json!({ "jsonrpc": "2.0", "id": number, "method": "tools/call",

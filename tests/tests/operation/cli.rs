@@ -444,6 +444,11 @@ fn a_policy_replaces_limits_of_the_command_line() {
     run(write, restricted, "did:aeon:restricted:1.0:demo", 3, &["does not allow"]);
     run(write, restricted, anyone, 3, &["no policy"]);
     assert!(!place.path("workspace/b.txt").exists());
+    // A limit that would have no effect is refused, not dropped.
+    for (option, value) in [("--max-memory-mb", "3"), ("--scope", "/workspace/**")] {
+        let line = ["run", "write_file", "--arguments", write, "--policy", default, option, value];
+        place.run(&line).expect(2, &["leave one of the two out"]);
+    }
     let missing = format!("run write_file --arguments {write} --policy missing.json");
     place.expect(&missing, 2, &["missing.json"]);
 }

@@ -195,14 +195,15 @@ pub fn message(text: &str) -> Result<ClientMessage<'_>, McpDecodeError> {
     }
 }
 
-/// The result of an object with `result` or `error` and no method; `Some(None)` for an error.
+/// The result of an object with `result` or `error` and no method; `Some(None)` for an error, and for a result that
+/// is no answer: the call that waits for it has to learn that no decision will come.
 fn answer(text: &str) -> Result<Option<Option<ElicitAnswer>>, Fault> {
     let mut members = Object::parse(text)?;
     if members.take("method")?.is_some() {
         return Ok(None);
     }
     if let Some(result) = members.take("result")? {
-        return elicit::decode_answer(result).map(|answer| Some(Some(answer)));
+        return Ok(Some(elicit::decode_answer(result).ok()));
     }
     Ok(members.take("error")?.map(|_error| None))
 }
