@@ -3,12 +3,13 @@
 
 use harness::guests::Guest;
 use harness::{
-    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, children_of, error, eventually, execute,
-    expect_blocked, id_of, intent, result, run, saying, tools, typed,
+    Catalogue, Executor, FakeGovernor, Home, HttpClient, Options, Process, Reply, Tool, children_of, error,
+    eventually, execute, expect_blocked, id_of, intent, manifest, result, run, saying, tools, typed, verdict,
 };
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// A command whose compilation takes some seconds: many functions, each with a long body.
 fn slow_to_compile(functions: usize) -> Vec<u8> {
@@ -128,6 +129,43 @@ fn a_call_that_waits_for_its_tool_can_be_cancelled_and_stopped() {
     server.line_with("all tools are prepared");
     let listed = run(["journal", "list", "--json", "--config", home.config().to_str().unwrap()]);
     assert_eq!(String::from_utf8_lossy(&listed.stdout), "", "nothing ran");
+}
+
+/// A repeat of an intent that waits for a person waits for its tool before it is looked up.
+#[test]
+fn a_cancellation_ends_an_intent_and_its_repeat_that_waits_for_the_tool() {
+    let governor = FakeGovernor::deciding(|params| {
+        let mut escalated = verdict(params["intent_id"].as_str().expect("an id"), &manifest());
+        escalated["verdict"] = json!("ESCALATE");
+        Reply::Result(escalated)
+    });
+    let folder = tempfile::tempdir().expect("a temp folder");
+    let cache = folder.path().join("cache");
+    let slow = Tool::command_bytes("slow", slow_to_compile(800)).limit("timeout_seconds", 300);
+    let catalogue = Catalogue::empty().add(slow);
+    let options = Options::new().catalogue(&catalogue).governor(&governor.url());
+    let executor = Executor::start(options.set("catalog.cache", json!(cache)));
+    let call = intent("slow", json!({}));
+    let id = json!({ "intent_id": call["intent_id"] });
+    assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
+    let home = executor.kill();
+    std::fs::remove_dir_all(&cache).expect("the cache is removed");
+    let server = Process::spawn("executor", &mut home.command());
+    let address = server.listens_on();
+    let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
+    let repeated = std::thread::scope(|scope| {
+        let repeating = scope.spawn(|| ask("a2g/intent", &call));
+        // No state tells that the repeat has arrived. One that comes later gets another error, below.
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(result(&ask("a2g/cancel", &id))["cancelled"], true);
+        repeating.join().expect("an answer")
+    });
+    let told = error(&repeated, -32000)["message"].as_str().expect("a message").to_owned();
+    assert!(told.contains("it was cancelled while its tool was compiled"), "{told}");
+    assert!(!server.stderr().contains("all tools are prepared"), "it was refused at once");
+    assert_ne!(ask("a2g/status", &id)["result"]["state"], "escalated");
+    let approval = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+    error(&ask("g2a/directive", &approval), -32602);
 }
 
 fn listed_tools(client: &mut HttpClient) -> Vec<String> {

@@ -108,7 +108,7 @@ impl Operator {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let was_waiting = self.intents.is_held(intent);
+        let was_waiting = self.intents.is_held(intent) || self.compile_waits.agent_of(intent).is_some();
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
             if let Ok(true) = self.node.runs_elsewhere(intent, filter).await {
@@ -136,10 +136,8 @@ impl Operator {
     async fn cancel_here(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| waiting == intent && filter(agent);
-        if self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0 {
-            // Its caller is refused, which is recorded.
-            return Ok(true);
-        }
+        // The callers of these are refused, which is recorded. They may be repeats of an intent that waits or runs.
+        let was_compiling = self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0;
         let end = EndOfWait {
             resolution: Resolution::Cancelled,
             author_or_reason: by,
@@ -154,7 +152,9 @@ impl Operator {
             // The journal has the caller that stopped it first.
             Some(Ended::Run(StopEffect::Repeated)) => Ok(()),
             Some(Ended::Run(StopEffect::Elsewhere)) | None => {
-                return self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await;
+                let ended =
+                    self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await?;
+                return Ok(ended || was_compiling);
             }
         };
         if !self.due_denials.deny_if_due(intent).await? {
