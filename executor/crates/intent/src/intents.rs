@@ -172,7 +172,7 @@ impl<C: Content> Intents<C> {
         let ends = |wait: &Wait<C>| is_included(wait.owner()) && wait.ends_with_wait();
         let mut ended = EndedAll::none();
         for (intent, effect) in self.runs.stop_all(is_included, reason) {
-            // A run whose approval is not recorded yet ends with its wait.
+            // A run whose approval is not being recorded yet ends with its wait.
             if !self.waits.get(intent).is_some_and(ends) {
                 ended.count_run(intent, effect);
             }

@@ -19,8 +19,14 @@
 //!             └─ end ─▶ gone
 //! ```
 //! An intent that a person approves has both a wait and a run: its wait lasts until its run has ended, so that it is not
-//! lost if the run cannot begin. [`Intents::end`], [`Intents::end_all`] and [`Intents::stop`] end an intent in any of these
-//! states: a wait that is not claimed is removed, and a run is aborted.
+//! lost if the run cannot begin. A cancellation, a revocation and a stop ([`Intents::end`], [`Intents::end_all`],
+//! [`Intents::stop`]) end an intent in any of these states, by one rule (`Wait::ends_with_wait`):
+//!
+//! ```text
+//! undecided, deciding, approved, retrying   the wait is removed, and a run that was claimed for it is aborted
+//! approving, claimed                        the run is aborted; its end ends the wait
+//! no wait                                   the run is aborted
+//! ```
 //!
 //! A call that an operator has stopped neither waits nor is claimed, because each of these steps looks at the stops, and
 //! each stop at all intents.

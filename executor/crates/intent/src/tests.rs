@@ -126,7 +126,7 @@ fn an_approved_intent_that_was_revoked_and_sent_again_is_neither_claimed_nor_app
 }
 
 #[test]
-fn a_cancellation_ends_the_wait_until_the_approval_is_recorded_and_the_run_afterwards() {
+fn a_cancellation_ends_the_wait_until_the_approval_is_being_recorded_and_then_the_run() {
     let (mut intents, intent, taken) = with_one();
     assert_eq!(take(&mut intents, intent), Some(taken));
     let run = TestRun::default();

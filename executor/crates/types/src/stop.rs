@@ -115,7 +115,6 @@ impl Stop {
     }
 }
 
-/// A time in UTC, to the second.
 #[cfg(test)]
 mod tests {
     use super::*;
