@@ -116,11 +116,12 @@ pub(super) fn expect_refusal(command: &mut Command, code: i32, sentence: &str) -
     Ok(())
 }
 
-/// Checks that a configuration for a host starts the executor as it was started here.
-pub(super) fn expect_config(start: Start<'_>, program: &str) -> Result<()> {
+/// Checks that a configuration for a host starts the executor as it was started here, with this option.
+pub(super) fn expect_config(start: Start<'_>, program: &str, option: &str) -> Result<()> {
     let printed = run::capture(&mut start(&["mcp", "--scope", "notes", "--print-config", "codex"]))?;
-    let expected = format!("command = \"{program}\"");
-    ensure!(printed.contains(&expected), "`{expected}` is not in {printed}");
+    for expected in [format!("command = \"{program}\""), format!("\"{option}\"")] {
+        ensure!(printed.contains(&expected), "`{expected}` is not in {printed}");
+    }
     Ok(())
 }
 

@@ -106,7 +106,7 @@ pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
         };
         let way = format!("npx with Node.js {version}");
         shared.use_tools(&way, &home.to_string_lossy(), started, &start)?;
-        expect_config(&start, "npx")?;
+        expect_config(&start, "npx", "--registry")?;
 
         let prefix = home.join("prefix");
         let place = prefix.to_string_lossy();

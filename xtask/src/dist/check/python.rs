@@ -83,7 +83,7 @@ pub(super) fn check_uv(shared: &Shared<'_>) -> Result<()> {
         };
         let way = format!("uvx with {mode}");
         shared.use_tools(&way, &home.to_string_lossy(), started, &start)?;
-        expect_config(&start, "uvx")?;
+        expect_config(&start, "uvx", "--find-links")?;
     }
     Ok(())
 }
