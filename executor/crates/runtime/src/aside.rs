@@ -54,7 +54,9 @@ pub async fn run_large<F>(owner: &str, bytes: u64, work: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    if bytes <= MAX_INLINE_BYTES { work.await } else { run_aside(owner, Box::pin(work)).await }
+    // Boxed, because the futures of callers would nest deeper than the compiler computes layouts.
+    let boxed = Box::pin(work);
+    if bytes <= MAX_INLINE_BYTES { boxed.await } else { run_aside(owner, boxed).await }
 }
 
 /// Starts the threads, so that the first large message adds none: what a server has after a run is what it had before.
