@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub const PEER: nexus::Agent =
     nexus::Agent { id: AGENT, secret: "tester-secret-0123456789abcdef-0123", key: [7; 32] };
 
-/// What differs from door to door.
+/// The facts that differ from door to door.
 pub struct Door {
     pub name: &'static str,
     /// The path of its HTTP requests.

@@ -1,4 +1,4 @@
-//! Whether a server answers others while a client floods it.
+//! The check that a server answers others while a client floods it.
 
 use super::{SetOnDrop, TIMEOUT};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What the tests of all areas share: the built binary in a temporary home, and clients of its doors.
+//! The code that the tests of all areas share: the built binary in a temporary home, and clients of its doors.
 //!
 //! ```text
 //! Executor::start(Options::new())          a2g-executor serve, port 0, /workspace in a temp folder

@@ -312,7 +312,7 @@ pub struct Journal {
     pub decisions: Arc<Decisions>,
     /// The delivery of reports.
     pub deliveries: Arc<Deliveries>,
-    /// What the records say.
+    /// The contents of the records.
     pub records: Arc<Records>,
     /// The stored tasks.
     pub tasks: Arc<Tasks>,

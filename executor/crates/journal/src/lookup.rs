@@ -64,7 +64,7 @@ pub struct ReceiptPage {
     pub next: Option<u64>,
 }
 
-/// What the records say of intents, runs and refused calls.
+/// The contents of the records: intents, runs and refused calls.
 pub struct Records(Arc<Backend>);
 
 impl Records {

@@ -77,7 +77,7 @@ fn diff(accepted: &str, offered: &str) -> Vec<String> {
     shown
 }
 
-/// What to do with the lines of `old` to get those of `new`.
+/// The operations that make the lines of `new` of those of `old`.
 // `TextDiff` would do the same, but brings six algorithms in four forms into the program, which are 0.6 MB.
 fn find_changes(old: &[&str], new: &[&str]) -> Vec<DiffOp> {
     let deadline = SystemClock.monotonic() + MAX_DIFF_TIME;

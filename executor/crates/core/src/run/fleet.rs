@@ -217,7 +217,7 @@ pub(super) enum StartOutcome {
     Replayed,
 }
 
-/// What this executor knows of its fleet: nothing without one.
+/// The facts that this executor has of its fleet: none without one.
 pub struct Node {
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
@@ -461,7 +461,7 @@ impl Node {
         }
     }
 
-    /// What other nodes have done with the report of an intent that this node has run.
+    /// The state, at other nodes, of the report of an intent that this node has run.
     pub async fn delivery_elsewhere(&self, intent: IntentId) -> Delivery {
         let Some(fleet) = &self.fleet else { return Delivery::Here };
         // A report that is sent twice is better than one that is not sent.

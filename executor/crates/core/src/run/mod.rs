@@ -119,7 +119,7 @@ pub struct ExecutorSettings {
     pub signatures: Option<Arc<IntentSignatures>>,
 }
 
-/// What an executor is made of.
+/// The values from which an executor is made.
 pub struct ExecutorParts {
     /// The tools, and the isolate in which they run.
     pub loaded: LoadedCatalog,
@@ -139,7 +139,7 @@ pub struct ExecutorParts {
     pub clock: Arc<dyn Clock>,
 }
 
-/// What the parts of an executor are made of. Each takes what it needs.
+/// The values from which the parts of an executor are made. Each takes those that it needs.
 struct Parts {
     settings: Arc<ExecutorSettings>,
     catalogue: Arc<Catalogue>,
@@ -167,13 +167,13 @@ struct Parts {
 
 /// The core that all doors share: each takes the part that it needs.
 pub struct Executor {
-    /// What runs calls.
+    /// The part that runs calls.
     pub engine: Arc<Engine>,
-    /// What operators, governors and people may do.
+    /// The acts of operators, governors and people.
     pub operator: Arc<Operator>,
-    /// What doors and people read.
+    /// The reads of doors and people.
     pub queries: Arc<Queries>,
-    /// What people see before they decide.
+    /// The views of people before they decide.
     pub previews: Arc<Previews>,
     /// The tools.
     pub catalogue: Arc<Catalogue>,
@@ -181,7 +181,7 @@ pub struct Executor {
     pub policies: Arc<Policies>,
     /// The record of refusals.
     pub refusals: Arc<Refusals>,
-    /// What this executor knows of its fleet.
+    /// The facts that this executor has of its fleet.
     pub node: Arc<Node>,
     /// The questions to the other nodes of the fleet.
     pub peers: Arc<Peers>,

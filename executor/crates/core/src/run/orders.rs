@@ -31,7 +31,7 @@ const END_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of requests for the state of such an intent.
 const MAX_END_REQUESTS: u32 = 40;
 
-/// How one intent is ended.
+/// The kind of end of one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EndKind {

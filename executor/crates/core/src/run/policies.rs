@@ -1,4 +1,4 @@
-//! Who decides and who is believed: the governor, the keys of proofs, the callers, and the standing policies of agents.
+//! The sources of authority: the governor, the keys of proofs, the callers, and the standing policies of agents.
 
 use super::approval_rules::PartialApproval;
 use a2g_govern::{

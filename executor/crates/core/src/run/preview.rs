@@ -173,7 +173,7 @@ pub struct WaitingSummary {
 /// Maximum length of a reason in a list, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
-/// What people see of the intents that wait for them.
+/// The views of people on the intents that wait for them.
 pub struct Previews {
     intents: Arc<OpenIntents>,
     catalogue: Arc<Catalogue>,

@@ -62,7 +62,7 @@ pub struct DeniedInFleet {
     pub is_revoked: bool,
 }
 
-/// What doors and people read: the state of intents, what the journal has, and the figures.
+/// The reads of doors and people: the state of intents, what the journal has, and the figures.
 pub struct Queries {
     journal: Arc<Journal>,
     intents: Arc<OpenIntents>,

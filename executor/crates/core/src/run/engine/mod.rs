@@ -1,4 +1,4 @@
-//! What runs calls.
+//! The part that runs calls.
 
 pub(super) mod admission;
 mod execution;
@@ -32,7 +32,7 @@ use a2g_types::clock::Clock;
 use a2g_types::durability::Durability;
 use std::sync::Arc;
 
-/// What runs calls.
+/// The part that runs calls.
 pub struct Engine {
     settings: Arc<ExecutorSettings>,
     catalogue: Arc<Catalogue>,

@@ -39,7 +39,7 @@ const REVOKED: &str = "it was revoked while it waited for a directive";
 /// The time between two requests for the claim of a call that was passed on.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What operators, governors and people may do: decide, cancel, revoke, stop, resume, and set policies.
+/// The acts of operators, governors and people: decide, cancel, revoke, stop, resume, and set policies.
 pub struct Operator {
     settings: Arc<ExecutorSettings>,
     catalogue: Arc<Catalogue>,
