@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use std::collections::HashMap;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// A node with one slot, which a gate has, and a node with one that is free.
 struct Busy {
@@ -87,33 +88,58 @@ fn a_call_that_waits_runs_at_a_free_node() {
     busy.finish(2);
 }
 
+/// The time for which a call waits for a place in a full queue from which other nodes take calls.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends a call that runs in the end: a refusal says when to send it again. Returns the times until its refusals.
+fn run_with_retries(node: &Executor) -> Vec<Duration> {
+    let call = append("x");
+    let mut refused_after = Vec::new();
+    loop {
+        let sent_at = Instant::now();
+        let answer = node.rpc("a2g/execute", &call);
+        let Some(delay) = answer["error"]["data"]["retry_after_ms"].as_u64() else {
+            assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
+            return refused_after;
+        };
+        refused_after.push(sent_at.elapsed());
+        assert!(refused_after.len() < 50, "{refused_after:?}");
+        std::thread::sleep(Duration::from_millis(delay));
+    }
+}
+
 #[test]
 fn a_full_queue_takes_calls_while_another_node_empties_it() {
-    for passes_calls in [true, false] {
-        let small = |_: &str, options: Options| {
-            options.set("executor.queue", 1).set("fleet.pass_calls", passes_calls)
-        };
-        let Some(busy) = Busy::start_with(small) else { return };
-        // A node looks for others every 5 s.
-        std::thread::sleep(std::time::Duration::from_secs(if passes_calls { 6 } else { 0 }));
-        let calls = [(); 6].map(|()| call_in_background(&busy.full, "a2g/execute", &append("x")));
-        if !passes_calls {
-            let is_refused = |answer: &&Value| answer["error"]["data"]["retry_after_ms"].is_number();
-            eventually("the others are refused", || {
-                (calls.iter().filter(|call| call.is_finished()).count() == 5).then_some(())
-            });
-            busy.full.open_the_gate();
-            let answers = calls.map(|call| call.join().unwrap());
-            assert_eq!(answers.iter().filter(is_refused).count(), 5, "{answers:?}");
-            busy.finish(0);
-            continue;
-        }
-        for answer in calls.map(|call| call.join().unwrap()) {
-            assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
-        }
-        assert_eq!(busy.free.file("log").as_deref(), Some("xxxxxx"));
-        busy.finish(6);
-    }
+    const CALLS: usize = 6;
+    const ROUNDS: usize = 5;
+    let Some(busy) = Busy::start_with(|_, options| options.set("executor.queue", 1)) else { return };
+    // A node looks for others every 5 s; until then, it refuses at once.
+    std::thread::sleep(Duration::from_secs(6));
+    let is_patient = |round: usize| {
+        let refused_after = std::thread::scope(|scope| {
+            let calls = [(); CALLS].map(|()| scope.spawn(|| run_with_retries(&busy.full)));
+            calls.map(|call| call.join().unwrap()).concat()
+        });
+        assert_eq!(busy.free.file("log").unwrap().len(), (round + 1) * CALLS);
+        refused_after.iter().all(|time| *time >= PLACE_TIMEOUT)
+    };
+    let rounds = 1 + (0..ROUNDS).position(is_patient).expect("calls wait for places");
+    busy.finish(rounds * CALLS);
+}
+
+#[test]
+fn a_full_queue_from_which_no_node_takes_calls_refuses_at_once() {
+    let set = |_: &str, options: Options| options.set("executor.queue", 1).set("fleet.pass_calls", false);
+    let Some(busy) = Busy::start_with(set) else { return };
+    let calls = [(); 6].map(|()| call_in_background(&busy.full, "a2g/execute", &append("x")));
+    eventually("the others are refused", || {
+        (calls.iter().filter(|call| call.is_finished()).count() == 5).then_some(())
+    });
+    busy.full.open_the_gate();
+    let answers = calls.map(|call| call.join().unwrap());
+    let is_refused = |answer: &&Value| answer["error"]["data"]["retry_after_ms"].is_number();
+    assert_eq!(answers.iter().filter(is_refused).count(), 5, "{answers:?}");
+    busy.finish(0);
 }
 
 #[test]
@@ -133,7 +159,7 @@ fn a_freed_slot_goes_to_a_higher_priority_at_another_node() {
         });
         let normal = call_queued(&busy.full, &execute("write_file", arguments("normal, ")));
         // The other node does not show that it has heard of the call. Announcements are repeated every 250 ms.
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
         busy.free.open_the_gate();
         assert_eq!(result(&normal.join().unwrap())["status"], "SUCCESS");
         assert_eq!(low_answer.join().unwrap()["status"], "SUCCESS");
@@ -252,7 +278,7 @@ fn a_call_that_no_other_node_may_run_stays() {
         let Some(busy) = busy else { return };
         let call = append("x");
         let answer = call_queued(&busy.full, &call);
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
         busy.full.open_the_gate();
         assert_eq!(result(&answer.join().unwrap())["status"], "SUCCESS");
         assert_eq!((busy.full.file("log").as_deref(), busy.free.file("log")), (Some("x"), None));
