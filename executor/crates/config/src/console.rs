@@ -1,6 +1,7 @@
 //! The configuration of the console, and of the webhooks that are told what waits for a person.
 
-use super::{InvalidValueError, file, invalid};
+use super::error::{InvalidValueError, invalid};
+use super::file;
 use a2g_http::{ListenAddress, PublicUrl};
 use a2g_sandbox::egress::{EgressError, EgressSettings, WebhookUrl};
 use std::path::PathBuf;

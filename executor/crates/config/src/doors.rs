@@ -1,6 +1,8 @@
 //! The configuration of the doors of the other protocols.
 
-use super::{InvalidValueError, check_count, check_rate, check_seconds, check_size, file, invalid};
+use super::error::{InvalidValueError, invalid};
+use super::file;
+use super::values::{check_count, check_rate, check_seconds, check_size};
 use a2g_capability::HostPattern;
 use a2g_http::{
     A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, McpSettings, NexusSettings, RateLimits,

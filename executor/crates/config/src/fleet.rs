@@ -1,6 +1,8 @@
 //! The configuration of the fleet that the executor is a node of.
 
-use super::{InvalidValueError, check_max, file, invalid, to_usize};
+use super::error::{InvalidValueError, invalid};
+use super::file;
+use super::values::{check_max, to_usize};
 use a2g_fleet::{FleetSettings, Login};
 use a2g_types::node::NodeName;
 use std::path::PathBuf;

@@ -5,11 +5,14 @@
 
 mod console;
 mod doors;
+mod error;
 mod file;
 mod fleet;
+mod values;
 
 pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
+pub use error::ConfigError;
 
 use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
@@ -27,48 +30,17 @@ use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
 use a2g_types::limit::{Access, LIMITS, Limit, LimitMap, NetworkBudgets};
-use a2g_types::quantity::{MemoryLimit, OutOfRangeError};
+use a2g_types::quantity::MemoryLimit;
 use a2g_wire::strict_json::JsonBounds;
+use error::{InvalidValueError, invalid, with_nearest};
 use file::File;
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toml::de::{DeTable, DeValue};
-
-/// The configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error("`{path}` cannot be read: {error}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system. It is part of the message and therefore not a `source`, which an error chain would
-        /// print twice.
-        error: std::io::Error,
-    },
-    /// The file is not TOML, or has an unknown key or a wrong type.
-    #[error("`{path}` is not a valid configuration\n{reason}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The parser's message, with line and column.
-        reason: String,
-    },
-    /// A value is not valid.
-    #[error("`{path}`{line}: `{key}` {reason}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// ` line N`, or empty if the key is not in the file.
-        line: String,
-        /// The key.
-        key: String,
-        /// The reason, as the rest of a sentence that begins with the key.
-        reason: String,
-    },
-}
+use values::{
+    check_count, check_max, check_range, check_rate, check_seconds, check_size, parse_optional,
+    parse_tool_names, parse_value, to_usize,
+};
 
 /// The checked configuration.
 #[derive(Debug, Clone)]
@@ -413,7 +385,7 @@ impl Config {
     pub fn check_mounts(&self) -> Result<(), ConfigError> {
         let mut mounts = self.mounts.as_slice().iter().enumerate();
         let Some((nth, mount)) = mounts.find(|(_, mount)| !mount.host.is_dir()) else { return Ok(()) };
-        let error = InvalidValueError { key: "mount.host", reason: no_such_folder(&mount.host), nth };
+        let error = invalid("mount.host")(&no_such_folder(&mount.host)).at_occurrence(nth);
         let path = self.file.as_deref().unwrap_or(Path::new("the defaults"));
         let text = std::fs::read_to_string(path).unwrap_or_default();
         Err(error.at_path(path, &text))
@@ -462,75 +434,8 @@ impl Config {
     }
 }
 
-/// The parser's message, with the expected name that is nearest to an unknown one added. The message has all names in
-/// one line: ``unknown field `lisen`, expected one of `listen`, …``.
-fn with_nearest(reason: &str) -> String {
-    let line = |line: &str| {
-        let mut quoted = line.split('`').skip(1).step_by(2);
-        let unknown = quoted.next().filter(|_| line.starts_with("unknown "));
-        match unknown.map(|name| (format!("`{name}`"), did_you_mean(name, quoted))) {
-            Some((name, nearest)) => line.replacen(&name, &format!("{name}{nearest}"), 1),
-            None => line.to_owned(),
-        }
-    };
-    reason.lines().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// The error for the value of a dotted key.
-struct InvalidValueError {
-    key: &'static str,
-    reason: String,
-    /// The occurrence of the key in the file, from 0.
-    nth: usize,
-}
-
-impl InvalidValueError {
-    /// Names one of several occurrences of the key, from 0.
-    fn at_occurrence(self, nth: usize) -> Self {
-        Self { nth, ..self }
-    }
-
-    /// Adds the file, and the line of the key in `text`.
-    fn at_path(self, path: &Path, text: &str) -> ConfigError {
-        let line = line_of(text, self.key, self.nth).map(|line| format!(" line {line}")).unwrap_or_default();
-        ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
-    }
-}
-
 fn no_such_folder(folder: &Path) -> String {
     format!("names `{}`, and there is no such folder: create it, or correct the path", folder.display())
-}
-
-fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
-    move |reason| InvalidValueError { key, reason: reason.to_string(), nth: 0 }
-}
-
-fn parse_value<V, T, E: std::fmt::Display>(
-    key: &'static str,
-    value: V,
-    parse: impl FnOnce(V) -> Result<T, E>,
-) -> Result<T, InvalidValueError> {
-    parse(value).map_err(|error| invalid(key)(&error))
-}
-
-fn parse_optional<T, E: std::fmt::Display>(
-    key: &'static str,
-    text: Option<String>,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<Option<T>, InvalidValueError> {
-    text.map(|text| parse_value(key, text.as_str(), parse)).transpose()
-}
-
-fn parse_tool_names<T: FromIterator<ToolName>>(
-    key: &'static str,
-    names: &[String],
-) -> Result<T, InvalidValueError> {
-    let names = names.iter().map(|name| ToolName::parse(name)).collect::<Result<_, _>>();
-    names.map_err(|error| invalid(key)(&error))
-}
-
-fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValueError> {
-    check_range(key, value, 1, max)
 }
 
 fn parse_approval_rule(section: file::ApprovalRuleSection) -> Result<ApprovalRule, InvalidValueError> {
@@ -596,28 +501,6 @@ fn parse_retention(journal: &file::Journal) -> Result<Retention, InvalidValueErr
     )]
     let max_bytes = journal.max_gb.map(|gb| (gb * 1e9) as u64);
     Ok(Retention { max_age: keep_days.map(|days| Duration::from_secs(days * 86_400)), max_bytes })
-}
-
-fn check_count(key: &'static str, value: u64, min: u64, max: u64) -> Result<u32, InvalidValueError> {
-    // Every maximum of a count fits.
-    check_range(key, value, min, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
-}
-
-fn check_rate(key: &'static str, value: u64) -> Result<NonZeroU32, InvalidValueError> {
-    // `check_count` refuses zero.
-    check_count(key, value, 1, u32::MAX.into()).map(|count| NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN))
-}
-
-fn check_seconds(key: &'static str, seconds: u64, max: u64) -> Result<Duration, InvalidValueError> {
-    check_max(key, seconds, max).map(Duration::from_secs)
-}
-
-fn check_size(key: &'static str, value: u64, max: u64) -> Result<usize, InvalidValueError> {
-    check_max(key, value, max).map(to_usize)
-}
-
-fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
-    if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
 
 /// The amounts of `[ceilings]`; a missing number has its default.
@@ -1082,10 +965,6 @@ fn check_apart<'a>(
     Ok(())
 }
 
-fn to_usize(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
 /// The default of `executor.waiting`: two children for each core, so that one is prepared while another runs, but at
 /// most one child for each 512 MB of memory.
 fn default_waiting() -> u32 {
@@ -1133,40 +1012,6 @@ fn default_cache() -> Result<PathBuf, InvalidValueError> {
 
 fn default_journal() -> Result<PathBuf, InvalidValueError> {
     default_folder("journal.path", "XDG_STATE_HOME", ".local/state").map(|state| state.join("journal.db"))
-}
-
-/// The line number of the nth occurrence of a dotted key, from 0.
-// Parses the file a second time, but only if the configuration is refused: with `Spanned`, the type of every setting
-// would have to carry its position.
-fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
-    let document = DeTable::parse(text).ok()?;
-    let mut offsets = Vec::new();
-    collect_offsets(document.get_ref(), &key.split('.').collect::<Vec<_>>(), &mut offsets);
-    let before = text.get(..*offsets.get(nth)?)?;
-    Some(before.matches('\n').count() + 1)
-}
-
-/// Collects the byte offset of every value of a key, given by its parts, in the order of the text.
-fn collect_offsets(table: &DeTable<'_>, key: &[&str], offsets: &mut Vec<usize>) {
-    let Some((first, rest)) = key.split_first() else { return };
-    for (name, value) in table.iter().filter(|(name, _)| name.get_ref() == first) {
-        let tables = match value.get_ref() {
-            DeValue::Table(table) => vec![(value.span(), table)],
-            DeValue::Array(items) => {
-                items.iter().filter_map(|item| Some((item.span(), item.get_ref().as_table()?))).collect()
-            }
-            DeValue::String(_)
-            | DeValue::Integer(_)
-            | DeValue::Float(_)
-            | DeValue::Boolean(_)
-            | DeValue::Datetime(_) => Vec::new(),
-        };
-        match rest {
-            [] if tables.is_empty() => offsets.push(name.span().start),
-            [] => offsets.extend(tables.iter().map(|(span, _)| span.start)),
-            rest => tables.iter().for_each(|(_, table)| collect_offsets(table, rest, offsets)),
-        }
-    }
 }
 
 #[cfg(test)]

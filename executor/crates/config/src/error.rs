@@ -1,0 +1,114 @@
+//! The errors of a configuration. Each names the line of its key.
+
+use a2g_types::ident::did_you_mean;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("`{path}` cannot be read: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system. It is part of the message and therefore not a `source`, which an error chain would
+        /// print twice.
+        error: std::io::Error,
+    },
+    /// The file is not TOML, or has an unknown key or a wrong type.
+    #[error("`{path}` is not a valid configuration\n{reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The parser's message, with line and column.
+        reason: String,
+    },
+    /// A value is not valid.
+    #[error("`{path}`{line}: `{key}` {reason}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// ` line N`, or empty if the key is not in the file.
+        line: String,
+        /// The key.
+        key: String,
+        /// The reason, as the rest of a sentence that begins with the key.
+        reason: String,
+    },
+}
+
+/// The error for the value of a dotted key.
+pub(super) struct InvalidValueError {
+    key: &'static str,
+    /// The rest of a sentence that begins with the key.
+    pub(super) reason: String,
+    /// The occurrence of the key in the file, from 0.
+    nth: usize,
+}
+
+impl InvalidValueError {
+    /// Names one of several occurrences of the key, from 0.
+    pub(super) fn at_occurrence(self, nth: usize) -> Self {
+        Self { nth, ..self }
+    }
+
+    /// Adds the file, and the line of the key in `text`.
+    pub(super) fn at_path(self, path: &Path, text: &str) -> ConfigError {
+        let line = line_of(text, self.key, self.nth).map(|line| format!(" line {line}")).unwrap_or_default();
+        ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
+    }
+}
+
+/// Makes the error for the value of `key` from the rest of a sentence that begins with the key.
+pub(super) fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
+    move |reason| InvalidValueError { key, reason: reason.to_string(), nth: 0 }
+}
+
+/// The parser's message, with the expected name that is nearest to an unknown one added. The message has all names in
+/// one line: ``unknown field `lisen`, expected one of `listen`, …``.
+pub(super) fn with_nearest(reason: &str) -> String {
+    let line = |line: &str| {
+        let mut quoted = line.split('`').skip(1).step_by(2);
+        let unknown = quoted.next().filter(|_| line.starts_with("unknown "));
+        match unknown.map(|name| (format!("`{name}`"), did_you_mean(name, quoted))) {
+            Some((name, nearest)) => line.replacen(&name, &format!("{name}{nearest}"), 1),
+            None => line.to_owned(),
+        }
+    };
+    reason.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The line number of the nth occurrence of a dotted key, from 0.
+// Parses the file a second time, but only if the configuration is refused: with `Spanned`, the type of every setting
+// would have to carry its position.
+fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let mut offsets = Vec::new();
+    collect_offsets(document.get_ref(), &key.split('.').collect::<Vec<_>>(), &mut offsets);
+    let before = text.get(..*offsets.get(nth)?)?;
+    Some(before.matches('\n').count() + 1)
+}
+
+/// Collects the byte offset of every value of a key, given by its parts, in the order of the text.
+fn collect_offsets(table: &DeTable<'_>, key: &[&str], offsets: &mut Vec<usize>) {
+    let Some((first, rest)) = key.split_first() else { return };
+    for (name, value) in table.iter().filter(|(name, _)| name.get_ref() == first) {
+        let tables = match value.get_ref() {
+            DeValue::Table(table) => vec![(value.span(), table)],
+            DeValue::Array(items) => {
+                items.iter().filter_map(|item| Some((item.span(), item.get_ref().as_table()?))).collect()
+            }
+            DeValue::String(_)
+            | DeValue::Integer(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_) => Vec::new(),
+        };
+        match rest {
+            [] if tables.is_empty() => offsets.push(name.span().start),
+            [] => offsets.extend(tables.iter().map(|(span, _)| span.start)),
+            rest => tables.iter().for_each(|(_, table)| collect_offsets(table, rest, offsets)),
+        }
+    }
+}
