@@ -3,46 +3,57 @@
 //! An unknown key, a wrong type or a number out of range is refused with its line and key: no command starts with a
 //! configuration that was only partly understood.
 
+mod catalog;
+mod ceilings;
 mod console;
 mod doors;
 mod error;
+mod executor;
 mod file;
 mod fleet;
+mod governor;
+mod journal;
 mod machine;
+mod network;
+mod server;
 mod values;
 
 pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
 pub use error::ConfigError;
+pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN};
 
-use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
-use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
+use a2g_capability::{Area, Ceilings, Mounts};
+use a2g_core::catalog::{CompileLimits, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
 use a2g_fleet::FleetSettings;
 use a2g_govern::local::RiskThresholds;
-use a2g_govern::{
-    GovernorUrl, IssuerSettings, KeyForm, MAX_SIGNERS, SignatureSettings, SignerSettings, ToolPattern,
-    TrustSettings,
-};
+use a2g_govern::{GovernorUrl, IssuerSettings, SignerSettings, TrustSettings};
 use a2g_http::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_isolate::{Isolation, User};
-use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
-use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
+use a2g_journal::{JournalLimits, Retention};
+use a2g_sandbox::egress::EgressSettings;
 use a2g_types::durability::Durability;
-use a2g_types::ident::{AgentDid, Issuer, SignerName, ToolName, did_you_mean};
-use a2g_types::limit::{Access, LIMITS, Limit, LimitMap, NetworkBudgets};
+use a2g_types::ident::{AgentDid, ToolName, did_you_mean};
+use a2g_types::limit::Limit;
 use a2g_types::quantity::MemoryLimit;
 use a2g_wire::strict_json::JsonBounds;
+use catalog::{parse_compile_limits, parse_remote_tools, parse_signers};
+use ceilings::{NARROW_DEFAULT_SCOPE, parse_areas, parse_ceilings, parse_mounts};
 use error::{InvalidValueError, invalid, with_nearest};
+use executor::{parse_capacity, parse_containment, parse_isolation, parse_layout, parse_waiting};
 use file::File;
-use machine::{default_cache, default_concurrent, default_journal, default_memory_mb, default_waiting};
+use governor::{parse_approval_rule, parse_risk, parse_trust};
+use journal::{parse_journal_limits, parse_retention};
+use machine::{default_cache, default_journal};
+use network::parse_egress;
+use server::{
+    check_port, parse_address, parse_bounds, parse_connections, parse_issuers, parse_memory, parse_tls,
+};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use values::{
-    check_count, check_max, check_range, check_rate, check_seconds, check_size, parse_optional,
-    parse_tool_names, parse_value, to_usize,
-};
+use values::{check_seconds, check_size, parse_optional, parse_tool_names, parse_value};
 
 /// The checked configuration.
 #[derive(Debug, Clone)]
@@ -144,36 +155,10 @@ pub struct Config {
     pub fleet: Option<FleetSettings>,
 }
 
-/// Policy for protections that the kernel lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Containment {
-    /// Tools run without the missing protections, and a warning is logged.
-    BestEffort,
-    /// The executor does not start.
-    Required,
-}
-
-/// The lifetime of an address layout that children share.
-#[derive(Debug, Clone, Copy)]
-pub struct AddressLayout {
-    /// Number of runs after which the zygote, and with it the layout, is replaced.
-    pub renew_after_runs: u64,
-    /// Time after which the zygote is replaced.
-    pub renew_after_time: Duration,
-    /// `true` gives every child a layout of its own.
-    pub per_child: bool,
-}
-
-/// The default of `ceilings.filesystem_scope`.
-const DEFAULT_SCOPE: [&str; 2] = ["/tmp/**", NARROW_DEFAULT_SCOPE];
-/// The default where [`DEFAULT_SCOPE`] would let guests reach the executor's own files.
-const NARROW_DEFAULT_SCOPE: &str = "/workspace/**";
 /// The file of accepted definitions, which is by default beside the journal.
 const DEFINITIONS: &str = "definitions.json";
 /// The number of links that are followed in a path, as in the kernel.
 const MAX_LINKS: u32 = 40;
-/// The default of `executor.drain_seconds` for a server.
-pub const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -440,87 +425,6 @@ fn no_such_folder(folder: &Path) -> String {
     format!("names `{}`, and there is no such folder: create it, or correct the path", folder.display())
 }
 
-fn parse_approval_rule(section: file::ApprovalRuleSection) -> Result<ApprovalRule, InvalidValueError> {
-    let file::ApprovalRuleSection { tools, min_risk, required } = section;
-    if !(0.0..=1.0).contains(&min_risk) {
-        return Err(invalid("approvals.min_risk")(&"has to be from 0.0 to 1.0"));
-    }
-    Ok(ApprovalRule {
-        tools: parse_tool_names("approvals.tools", &tools)?,
-        min_risk,
-        required: check_count("approvals.required", required, 1, ApprovalRule::MAX_REQUIRED)?,
-    })
-}
-
-/// The thresholds of the built-in governor, none of which is above the next one.
-fn parse_risk(governor: &file::Governor) -> Result<RiskThresholds, InvalidValueError> {
-    let default = RiskThresholds::default();
-    let file::Governor { conditions_from, escalate_from, deny_from, .. } = governor;
-    let mut lowest = 0.0;
-    let mut threshold = |key: &'static str, given: &Option<f64>, default: f64| {
-        let score = given.unwrap_or(default);
-        if !(lowest..=1.0).contains(&score) {
-            return Err(invalid(key)(&format_args!(
-                "is {score} and has to be from {lowest} to 1.0, because `conditions_from` is not above `escalate_from`, \
-                 nor that above `deny_from`"
-            )));
-        }
-        lowest = score;
-        Ok(score)
-    };
-    Ok(RiskThresholds {
-        conditions_from: threshold("governor.conditions_from", conditions_from, default.conditions_from)?,
-        escalate_from: threshold("governor.escalate_from", escalate_from, default.escalate_from)?,
-        deny_from: threshold("governor.deny_from", deny_from, default.deny_from)?,
-    })
-}
-
-fn parse_journal_limits(journal: &file::Journal) -> Result<JournalLimits, InvalidValueError> {
-    // A longer text would be read on a thread that serves others.
-    let max_bytes = check_max("journal.max_arguments_bytes", journal.max_arguments_bytes, 256 << 10)?;
-    let never = journal.never_store.clone();
-    let share = check_range("journal.max_mb_per_agent_hour", journal.max_mb_per_agent_hour, 1, 1 << 20)?;
-    Ok(JournalLimits {
-        arguments: match journal.arguments {
-            file::Arguments::Full => ArgumentStorage::Full { max_bytes, never },
-            file::Arguments::Hash => ArgumentStorage::Hash,
-        },
-        max_bytes_per_agent_hour: share << 20,
-    })
-}
-
-fn parse_retention(journal: &file::Journal) -> Result<Retention, InvalidValueError> {
-    const MAX_GB: f64 = 1_000_000.0;
-    let keep_days =
-        journal.keep_days.map(|days| check_range("journal.keep_days", days, 1, 36_500)).transpose()?;
-    if journal.max_gb.is_some_and(|gb| !(gb > 0.0 && gb <= MAX_GB)) {
-        return Err(invalid("journal.max_gb")(&"has to be more than 0 and at most 1000000"));
-    }
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range was checked, and a part of a byte does not matter"
-    )]
-    let max_bytes = journal.max_gb.map(|gb| (gb * 1e9) as u64);
-    Ok(Retention { max_age: keep_days.map(|days| Duration::from_secs(days * 86_400)), max_bytes })
-}
-
-/// The amounts of `[ceilings]`; a missing number has its default.
-fn check_ceilings(ceilings: &file::Ceilings) -> Result<LimitMap<u64>, InvalidValueError> {
-    let mut limits = LimitMap::defaults();
-    for row in &LIMITS {
-        if let Some(number) = ceilings.numbers.get(row.limit) {
-            limits[row.limit] = row.parse_amount(number).map_err(|error| invalid(row.path)(&error))?;
-        }
-    }
-    Ok(limits)
-}
-
-fn parse_areas(patterns: &[impl AsRef<str>]) -> Result<Vec<Area>, InvalidValueError> {
-    let areas = patterns.iter().map(|pattern| Area::parse(pattern.as_ref())).collect::<Result<Vec<_>, _>>();
-    areas.map(|areas| areas.concat()).map_err(|error| invalid("ceilings.filesystem_scope")(&error))
-}
-
 /// The checked sections. What they demand of each other is left to [`Config::check_sections`].
 fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let resolve = |path: PathBuf| base.join(path);
@@ -578,321 +482,6 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         egress,
         fleet: file.fleet.map(|section| fleet::parse_fleet(section, resolve)).transpose()?,
         approval_rules: file.approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
-    })
-}
-
-fn parse_ceilings(ceilings: &file::Ceilings, network: &file::Network) -> Result<Ceilings, InvalidValueError> {
-    let (hosts, network_budgets) = parse_network_limits(network)?;
-    Ok(Ceilings {
-        limits: check_ceilings(ceilings)?,
-        hard_links: ceilings.hard_links,
-        network: ceilings.network_allowed,
-        hosts,
-        network_budgets,
-        access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
-        areas: match &ceilings.filesystem_scope {
-            Some(patterns) => parse_areas(patterns)?,
-            None => parse_areas(&DEFAULT_SCOPE)?,
-        },
-    })
-}
-
-/// The memory of the server: by default with space for the output of as many runs as may run at once.
-fn parse_memory(
-    max_mb: Option<u64>,
-    capacity: &Capacity,
-    ceilings: &Ceilings,
-) -> Result<MemoryLimit, InvalidValueError> {
-    let max_outputs = (capacity.concurrent as u64).saturating_mul(ceilings.limits[Limit::Output]);
-    let default_mb =
-        default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
-    parse_value("server.max_memory_mb", max_mb.unwrap_or(default_mb), MemoryLimit::from_mb)
-}
-
-fn parse_bounds(server: &file::Server, memory: MemoryLimit) -> Result<JsonBounds, InvalidValueError> {
-    Ok(JsonBounds {
-        max_bytes: check_size("server.max_body_bytes", server.max_body_bytes, 1 << 30)?,
-        max_depth: check_size("server.max_json_depth", server.max_json_depth, 100)?,
-        max_tree_bytes: to_usize((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
-    })
-}
-
-fn parse_connections(server: &file::Server) -> Result<ConnectionLimits, InvalidValueError> {
-    let per_minute = server.unauthenticated_per_minute;
-    Ok(ConnectionLimits {
-        max_connections: check_size("server.max_connections", server.max_connections, 100_000)?,
-        request_timeout: check_seconds("server.request_seconds", server.request_seconds, 3600)?,
-        unauthenticated_per_minute: check_rate("server.unauthenticated_per_minute", per_minute)?,
-    })
-}
-
-fn parse_address(
-    text: &str,
-    resolve: impl Fn(PathBuf) -> PathBuf,
-) -> Result<ListenAddress, InvalidValueError> {
-    Ok(match parse_value("server.listen", text, str::parse::<ListenAddress>)? {
-        ListenAddress::Unix(path) => ListenAddress::Unix(resolve(path)),
-        tcp @ ListenAddress::Tcp(_) => tcp,
-    })
-}
-
-fn parse_tls(tls: file::Tls, resolve: impl Fn(PathBuf) -> PathBuf) -> TlsSettings {
-    let file::Tls { certificate, key, client_ca } = tls;
-    TlsSettings { certificate: resolve(certificate), key: resolve(key), client_ca: client_ca.map(resolve) }
-}
-
-fn parse_isolation(isolation: file::Isolation) -> Isolation {
-    match isolation {
-        file::Isolation::Process => Isolation::Process,
-        file::Isolation::Inline => Isolation::Inline,
-    }
-}
-
-fn parse_containment(containment: file::Containment) -> Containment {
-    match containment {
-        file::Containment::BestEffort => Containment::BestEffort,
-        file::Containment::Required => Containment::Required,
-    }
-}
-
-fn parse_waiting(given: Option<u64>) -> Result<usize, InvalidValueError> {
-    match given {
-        Some(given) => check_size("executor.waiting", given, 256),
-        None => Ok(to_usize(default_waiting().into())),
-    }
-}
-
-fn parse_layout(executor: &file::Executor) -> Result<AddressLayout, InvalidValueError> {
-    Ok(AddressLayout {
-        renew_after_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
-        renew_after_time: check_seconds("executor.renew_seconds", executor.renew_seconds, 86_400)?,
-        per_child: executor.fresh_layout,
-    })
-}
-
-fn parse_compile_limits(catalog: &file::Catalog) -> Result<CompileLimits, InvalidValueError> {
-    let memory_mb = catalog.compile_memory_mb;
-    Ok(CompileLimits {
-        cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
-        memory: parse_value("catalog.compile_memory_mb", memory_mb, MemoryLimit::from_mb)?,
-    })
-}
-
-fn parse_mounts(
-    tables: Vec<file::Mount>,
-    resolve: impl Fn(PathBuf) -> PathBuf,
-) -> Result<Mounts, InvalidValueError> {
-    let mounts = tables
-        .into_iter()
-        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
-    mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|error| invalid("mount.guest")(&error))
-}
-
-/// The tools of `[[catalog.remote]]`. Addresses and names must be unique.
-fn parse_remote_tools(tables: Vec<file::RemoteTool>) -> Result<Vec<RemoteTool>, InvalidValueError> {
-    let mut tools = Vec::<RemoteTool>::new();
-    // The key `name` is optional, so names are counted separately from the tables.
-    let mut names = 0;
-    for (nth, file::RemoteTool { tool, name }) in tables.into_iter().enumerate() {
-        let at = |key: &'static str, nth: usize, reason: &dyn std::fmt::Display| {
-            invalid(key)(reason).at_occurrence(nth)
-        };
-        let reference =
-            PinnedReference::parse(&tool).map_err(|error| at("catalog.remote.tool", nth, &error))?;
-        let name = match name {
-            None => None,
-            Some(name) => {
-                let name =
-                    ToolName::parse(&name).map_err(|error| at("catalog.remote.name", names, &error))?;
-                if tools.iter().any(|other| other.name.as_ref() == Some(&name)) {
-                    let reason =
-                        format!("is `{name}` in two tables, but the names in a catalogue are unique");
-                    return Err(at("catalog.remote.name", names, &reason));
-                }
-                names += 1;
-                Some(name)
-            }
-        };
-        if tools.iter().any(|other| other.reference.digest == reference.digest) {
-            return Err(at(
-                "catalog.remote.tool",
-                nth,
-                &"is the same package as in another table: remove one of them",
-            ));
-        }
-        tools.push(RemoteTool { reference, name });
-    }
-    Ok(tools)
-}
-
-/// Checks that there is a list of callers if there is a `client_ca`, and that TLS is used only on a TCP port.
-fn check_port(
-    listen: &ListenAddress,
-    callers: Option<&Path>,
-    tls: Option<&TlsSettings>,
-) -> Result<(), InvalidValueError> {
-    let requires_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
-    if requires_certificates && callers.is_none() {
-        return Err(invalid("server.tls.client_ca")(
-            &"needs `server.callers`, which maps certificates to roles and agents",
-        ));
-    }
-    if tls.is_some() && listen.ip().is_none() {
-        return Err(invalid("server.tls")(&"is for a TCP port, and `server.listen` is a Unix socket"));
-    }
-    Ok(())
-}
-
-/// The issuers of JSON Web Tokens: for each the file of its keys and the required audience. They are tables of the
-/// configuration because a JWK Set does not name its issuer. Keys are never fetched from a `jwks_uri`: the executor
-/// would trust any host that answers there, and could start only while that host answers.
-fn parse_issuers(
-    tables: Vec<file::Issuer>,
-    did: &str,
-    resolve: impl Fn(PathBuf) -> PathBuf,
-) -> Result<Vec<IssuerSettings>, InvalidValueError> {
-    let invalid = invalid("server.issuer");
-    let mut issuers = Vec::<IssuerSettings>::new();
-    for file::Issuer { issuer, keys, audience } in tables {
-        let issuer = Issuer::parse(&issuer).map_err(|error| invalid(&error))?;
-        if issuers.iter().any(|other| other.issuer == issuer) {
-            return Err(invalid(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
-        }
-        let audience = match audience {
-            Some(audience) if audience.is_empty() => return Err(invalid(&"has an empty `audience`")),
-            Some(audience) => audience,
-            None if did == file::Executor::default().did => {
-                return Err(invalid(
-                    &"needs an `audience`, or an `executor.did` as the default audience: a token for the default DID \
-                      would be valid at every executor that sets none",
-                ));
-            }
-            None => did.to_owned(),
-        };
-        issuers.push(IssuerSettings { issuer, keys: resolve(keys), audience });
-    }
-    Ok(issuers)
-}
-
-/// The limits of running and queued executions. By default one agent may have three quarters of the running
-/// executions and a quarter of the queued ones, so that other agents always find capacity.
-fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
-    let concurrent = match executor.concurrent {
-        Some(given) => check_max("executor.concurrent", given, 4096)?,
-        None => u64::from(default_concurrent()),
-    };
-    let queue = check_max("executor.queue", executor.queue, 1_000_000)?;
-    let concurrent_per_agent = match executor.concurrent_per_agent {
-        Some(given) => check_max("executor.concurrent_per_agent", given, concurrent)?,
-        None => (concurrent * 3).div_ceil(4),
-    };
-    let queue_per_agent = match executor.queue_per_agent {
-        Some(given) => check_max("executor.queue_per_agent", given, queue)?,
-        None => queue.div_ceil(4),
-    };
-    Ok(Capacity {
-        concurrent: to_usize(concurrent),
-        concurrent_per_agent: to_usize(concurrent_per_agent),
-        queue: to_usize(queue),
-        queue_per_agent: to_usize(queue_per_agent),
-    })
-}
-
-fn parse_trust(
-    trust: file::Trust,
-    resolve: impl Fn(PathBuf) -> PathBuf,
-) -> Result<TrustSettings, InvalidValueError> {
-    let file::Trust { keys, max_proof_seconds, intent_signature } = trust;
-    let signature = |signature: file::IntentSignature| {
-        let file::IntentSignature { key_file, key_form, escape_non_ascii } = signature;
-        let key_form = match key_form {
-            file::KeyForm::Ascii => KeyForm::Ascii,
-            file::KeyForm::Bytes => KeyForm::Bytes,
-        };
-        SignatureSettings { key_file: resolve(key_file), key_form, escape_non_ascii }
-    };
-    Ok(TrustSettings {
-        signature: intent_signature.map(signature),
-        keys: keys.map(&resolve),
-        max_lifetime: check_seconds("trust.max_proof_seconds", max_proof_seconds, 604_800)?,
-    })
-}
-
-/// The signers of tools. Their names must differ, so that a name in a receipt identifies one key.
-fn parse_signers(
-    trust: file::CatalogTrust,
-    resolve: impl Fn(PathBuf) -> PathBuf,
-) -> Result<Vec<SignerSettings>, InvalidValueError> {
-    let file::CatalogTrust { signer: tables } = trust;
-    if !(1..=MAX_SIGNERS).contains(&tables.len()) {
-        let reason =
-            format_args!("has to have 1 to {MAX_SIGNERS} signers, because every tool needs a signature");
-        return Err(invalid("catalog.trust.signer")(&reason));
-    }
-    let mut signers = Vec::<SignerSettings>::new();
-    for (nth, file::Signer { name, key_file, tools }) in tables.into_iter().enumerate() {
-        let at =
-            |key: &'static str| move |reason: &dyn std::fmt::Display| invalid(key)(reason).at_occurrence(nth);
-        let name = SignerName::parse(&name).map_err(|error| at("catalog.trust.signer.name")(&error))?;
-        if signers.iter().any(|other| other.name == name) {
-            return Err(at("catalog.trust.signer.name")(&format_args!(
-                "`{name}` is the name of two signers"
-            )));
-        }
-        if tools.is_empty() {
-            let reason =
-                "is empty, so the signer could sign no tool: remove the signer, or the line for every tool";
-            return Err(at("catalog.trust.signer.tools")(&reason));
-        }
-        let parsed = tools.iter().map(|pattern| ToolPattern::parse(pattern)).collect::<Result<_, _>>();
-        let tools = parsed.map_err(|error| at("catalog.trust.signer.tools")(&error))?;
-        signers.push(SignerSettings { name, key_file: resolve(key_file), tools });
-    }
-    Ok(signers)
-}
-
-/// The hosts that runs may reach, and their network budgets.
-fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
-    let parse_patterns = |key: &'static str, texts: &[String]| {
-        let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
-        parsed.map_err(|error| invalid(key)(&error))
-    };
-    let claims = HostClaims {
-        allowed: Some(parse_patterns("network.allowed_domains", &network.allowed_domains)?),
-        blocked: parse_patterns("network.blocked_domains", &network.blocked_domains)?,
-        requests_per_minute: None,
-    };
-    let budgets = NetworkBudgets {
-        requests: check_count("network.max_requests", network.max_requests, 1, NetworkBudgets::MAX_REQUESTS)?,
-        connections: check_count(
-            "network.max_connections",
-            network.max_connections,
-            1,
-            NetworkBudgets::MAX_CONNECTIONS,
-        )?,
-        sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, NetworkBudgets::MAX_BYTES)?,
-        received_bytes: check_max(
-            "network.max_received_bytes",
-            network.max_received_bytes,
-            NetworkBudgets::MAX_BYTES,
-        )?,
-    };
-    Ok((claims, budgets))
-}
-
-fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
-    let allowed_addresses = network.allowed_addresses.iter().map(|text| text.parse::<AllowedAddress>());
-    let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
-        Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
-        Ok(_) => Err(invalid("network.hosts")(&"has to map each name to at least one address")),
-        Err(error) => Err(invalid("network.hosts")(&error)),
-    });
-    Ok(EgressSettings {
-        allowed_addresses: allowed_addresses
-            .collect::<Result<_, _>>()
-            .map_err(|e| invalid("network.allowed_addresses")(&e))?,
-        hosts: hosts.collect::<Result<_, _>>()?,
-        connect: check_seconds("network.connect_seconds", network.connect_seconds, 3600)?,
     })
 }
 

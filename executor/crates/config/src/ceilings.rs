@@ -1,0 +1,58 @@
+//! The sections `[ceilings]` and `[[mount]]`: the most that a run can get.
+
+use super::error::{InvalidValueError, invalid};
+use super::file;
+use super::network::parse_network_limits;
+use a2g_capability::{Area, Ceilings, Mount, Mounts, Tree};
+use a2g_types::limit::{Access, LIMITS, LimitMap};
+use std::path::PathBuf;
+
+/// The default of `ceilings.filesystem_scope`.
+const DEFAULT_SCOPE: [&str; 2] = ["/tmp/**", NARROW_DEFAULT_SCOPE];
+/// The default where [`DEFAULT_SCOPE`] would let guests reach the executor's own files.
+pub(super) const NARROW_DEFAULT_SCOPE: &str = "/workspace/**";
+
+pub(super) fn parse_ceilings(
+    ceilings: &file::Ceilings,
+    network: &file::Network,
+) -> Result<Ceilings, InvalidValueError> {
+    let (hosts, network_budgets) = parse_network_limits(network)?;
+    Ok(Ceilings {
+        limits: check_ceilings(ceilings)?,
+        hard_links: ceilings.hard_links,
+        network: ceilings.network_allowed,
+        hosts,
+        network_budgets,
+        access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        areas: match &ceilings.filesystem_scope {
+            Some(patterns) => parse_areas(patterns)?,
+            None => parse_areas(&DEFAULT_SCOPE)?,
+        },
+    })
+}
+
+/// The amounts of `[ceilings]`; a missing number has its default.
+fn check_ceilings(ceilings: &file::Ceilings) -> Result<LimitMap<u64>, InvalidValueError> {
+    let mut limits = LimitMap::defaults();
+    for row in &LIMITS {
+        if let Some(number) = ceilings.numbers.get(row.limit) {
+            limits[row.limit] = row.parse_amount(number).map_err(|error| invalid(row.path)(&error))?;
+        }
+    }
+    Ok(limits)
+}
+
+pub(super) fn parse_areas(patterns: &[impl AsRef<str>]) -> Result<Vec<Area>, InvalidValueError> {
+    let areas = patterns.iter().map(|pattern| Area::parse(pattern.as_ref())).collect::<Result<Vec<_>, _>>();
+    areas.map(|areas| areas.concat()).map_err(|error| invalid("ceilings.filesystem_scope")(&error))
+}
+
+pub(super) fn parse_mounts(
+    tables: Vec<file::Mount>,
+    resolve: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Mounts, InvalidValueError> {
+    let mounts = tables
+        .into_iter()
+        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
+    mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|error| invalid("mount.guest")(&error))
+}

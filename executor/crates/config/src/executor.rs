@@ -1,0 +1,85 @@
+//! The section `[executor]`: how many runs there are at once, and what protects the server from them.
+
+use super::error::InvalidValueError;
+use super::file;
+use super::machine::{default_concurrent, default_waiting};
+use super::values::{check_max, check_seconds, check_size, to_usize};
+use a2g_core::run::Capacity;
+use a2g_isolate::Isolation;
+use std::time::Duration;
+
+/// The default of `executor.drain_seconds` for a server.
+pub const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
+
+/// Policy for protections that the kernel lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// Tools run without the missing protections, and a warning is logged.
+    BestEffort,
+    /// The executor does not start.
+    Required,
+}
+
+/// The lifetime of an address layout that children share.
+#[derive(Debug, Clone, Copy)]
+pub struct AddressLayout {
+    /// Number of runs after which the zygote, and with it the layout, is replaced.
+    pub renew_after_runs: u64,
+    /// Time after which the zygote is replaced.
+    pub renew_after_time: Duration,
+    /// `true` gives every child a layout of its own.
+    pub per_child: bool,
+}
+
+pub(super) fn parse_isolation(isolation: file::Isolation) -> Isolation {
+    match isolation {
+        file::Isolation::Process => Isolation::Process,
+        file::Isolation::Inline => Isolation::Inline,
+    }
+}
+
+pub(super) fn parse_containment(containment: file::Containment) -> Containment {
+    match containment {
+        file::Containment::BestEffort => Containment::BestEffort,
+        file::Containment::Required => Containment::Required,
+    }
+}
+
+pub(super) fn parse_waiting(given: Option<u64>) -> Result<usize, InvalidValueError> {
+    match given {
+        Some(given) => check_size("executor.waiting", given, 256),
+        None => Ok(to_usize(default_waiting().into())),
+    }
+}
+
+pub(super) fn parse_layout(executor: &file::Executor) -> Result<AddressLayout, InvalidValueError> {
+    Ok(AddressLayout {
+        renew_after_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+        renew_after_time: check_seconds("executor.renew_seconds", executor.renew_seconds, 86_400)?,
+        per_child: executor.fresh_layout,
+    })
+}
+
+/// The limits of running and queued executions. By default one agent may have three quarters of the running
+/// executions and a quarter of the queued ones, so that other agents always find capacity.
+pub(super) fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
+    let concurrent = match executor.concurrent {
+        Some(given) => check_max("executor.concurrent", given, 4096)?,
+        None => u64::from(default_concurrent()),
+    };
+    let queue = check_max("executor.queue", executor.queue, 1_000_000)?;
+    let concurrent_per_agent = match executor.concurrent_per_agent {
+        Some(given) => check_max("executor.concurrent_per_agent", given, concurrent)?,
+        None => (concurrent * 3).div_ceil(4),
+    };
+    let queue_per_agent = match executor.queue_per_agent {
+        Some(given) => check_max("executor.queue_per_agent", given, queue)?,
+        None => queue.div_ceil(4),
+    };
+    Ok(Capacity {
+        concurrent: to_usize(concurrent),
+        concurrent_per_agent: to_usize(concurrent_per_agent),
+        queue: to_usize(queue),
+        queue_per_agent: to_usize(queue_per_agent),
+    })
+}
