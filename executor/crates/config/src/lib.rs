@@ -15,6 +15,7 @@ mod governor;
 mod journal;
 mod machine;
 mod network;
+mod paths;
 mod server;
 mod values;
 
@@ -23,7 +24,7 @@ pub use doors::Doors;
 pub use error::ConfigError;
 pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN};
 
-use a2g_capability::{Area, Ceilings, Mounts};
+use a2g_capability::{Ceilings, Mounts};
 use a2g_core::catalog::{CompileLimits, RemoteTool};
 use a2g_core::run::{ApprovalRule, Capacity};
 use a2g_fleet::FleetSettings;
@@ -34,12 +35,12 @@ use a2g_isolate::{Isolation, User};
 use a2g_journal::{JournalLimits, Retention};
 use a2g_sandbox::egress::EgressSettings;
 use a2g_types::durability::Durability;
-use a2g_types::ident::{AgentDid, ToolName, did_you_mean};
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Limit;
 use a2g_types::quantity::MemoryLimit;
 use a2g_wire::strict_json::JsonBounds;
 use catalog::{parse_compile_limits, parse_remote_tools, parse_signers};
-use ceilings::{NARROW_DEFAULT_SCOPE, parse_areas, parse_ceilings, parse_mounts};
+use ceilings::{parse_ceilings, parse_mounts};
 use error::{InvalidValueError, invalid, with_nearest};
 use executor::{parse_capacity, parse_containment, parse_isolation, parse_layout, parse_waiting};
 use file::File;
@@ -157,8 +158,6 @@ pub struct Config {
 
 /// The file of accepted definitions, which is by default beside the journal.
 const DEFINITIONS: &str = "definitions.json";
-/// The number of links that are followed in a path, as in the kernel.
-const MAX_LINKS: u32 = 40;
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -283,131 +282,6 @@ impl Config {
         Ok(self)
     }
 
-    /// Checks that no file of the executor is in a folder that a guest could reach. A default scope that would let
-    /// guests reach one is narrowed: the executor does not refuse what nobody has set.
-    fn check_private_paths(&mut self) -> Result<(), InvalidValueError> {
-        if self.has_default_scope
-            && let Err(InvalidValueError { reason, .. }) = self.check_reach()
-        {
-            self.ceilings.areas = parse_areas(&[NARROW_DEFAULT_SCOPE])?;
-            self.scope_note = Some(format!(
-                "the default of `ceilings.filesystem_scope` is `{NARROW_DEFAULT_SCOPE}` alone here: the usual one, with \
-                 `/tmp/**`, {reason}"
-            ));
-        }
-        self.check_reach()?;
-        self.check_definitions()
-    }
-
-    fn check_reach(&self) -> Result<(), InvalidValueError> {
-        let tls = self.tls.as_ref();
-        let socket = match &self.listen {
-            ListenAddress::Unix(path) => Some(path),
-            ListenAddress::Tcp(_) => None,
-        };
-        let paths = [
-            ("catalog.cache", Some(&self.cache)),
-            ("catalog.definitions", Some(&self.definitions)),
-            ("journal.path", Some(&self.journal)),
-            ("journal.key", self.journal_key.as_ref()),
-            ("governor.reports", self.reports.as_ref()),
-            ("governor.policies", self.policies.as_ref()),
-            ("network.ca_file", self.ca_file.as_ref()),
-            ("server.callers", self.callers.as_ref()),
-            ("server.listen", socket),
-            ("server.tls.certificate", tls.map(|tls| &tls.certificate)),
-            ("server.tls.key", tls.map(|tls| &tls.key)),
-            ("server.tls.client_ca", tls.and_then(|tls| tls.client_ca.as_ref())),
-            ("trust.keys", self.trust.keys.as_ref()),
-            ("fleet.key_file", self.fleet.as_ref().map(|fleet| &fleet.key_file)),
-            ("fleet.credentials", self.fleet.as_ref().and_then(|fleet| fleet.login.credentials.as_ref())),
-            ("fleet.nkey_file", self.fleet.as_ref().and_then(|fleet| fleet.login.nkey_file.as_ref())),
-            ("fleet.ca_file", self.fleet.as_ref().and_then(|fleet| fleet.login.ca_file.as_ref())),
-            (
-                "trust.intent_signature.key_file",
-                self.trust.signature.as_ref().map(|signature| &signature.key_file),
-            ),
-            ("doors.nexus.key_file", self.doors.nexus.as_ref().map(|nexus| &nexus.key_file)),
-        ];
-        let own = paths.into_iter().filter_map(|(key, path)| Some((key, path?)));
-        let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
-        let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
-        let signers = self.signers.iter().flatten();
-        let signers = signers.map(|signer| ("catalog.trust.signer.key_file", &signer.key_file));
-        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))
-    }
-
-    /// Checks that the file of accepted definitions is not in the folder of tools.
-    fn check_definitions(&self) -> Result<(), InvalidValueError> {
-        if resolve_existing(&self.definitions).starts_with(resolve_existing(&self.catalog)) {
-            return Err(invalid("catalog.definitions")(&format_args!(
-                "is `{}`, inside the catalogue `{}`, where an update of a tool could replace it: name a file elsewhere",
-                self.definitions.display(),
-                self.catalog.display()
-            )));
-        }
-        Ok(())
-    }
-
-    /// The areas that a run can get: those of the ceilings whose host folders exist.
-    ///
-    /// # Ambient Authority
-    /// Looks at the folders.
-    #[must_use]
-    pub fn open_areas(&self) -> Vec<Area> {
-        let areas = &self.ceilings.areas;
-        let is_open =
-            |area: &&Area| self.mounts.host_path(area.root(), areas).is_some_and(|folder| folder.is_dir());
-        areas.iter().filter(is_open).cloned().collect()
-    }
-
-    /// Checks that the host folders of all mounts exist. This is for the start: with a mistyped folder, every call that
-    /// needs it would fail.
-    ///
-    /// # Ambient Authority
-    /// Looks at the folders, and reads the configuration again for its line numbers.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`], with the key of the first folder that is missing.
-    pub fn check_mounts(&self) -> Result<(), ConfigError> {
-        let mut mounts = self.mounts.as_slice().iter().enumerate();
-        let Some((nth, mount)) = mounts.find(|(_, mount)| !mount.host.is_dir()) else { return Ok(()) };
-        let error = invalid("mount.host")(&no_such_folder(&mount.host)).at_occurrence(nth);
-        let path = self.file.as_deref().unwrap_or(Path::new("the defaults"));
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(error.at_path(path, &text))
-    }
-
-    /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
-    /// a missing folder or tool would be noticed only when a server needs it.
-    ///
-    /// # Ambient Authority
-    /// Looks at the folders, and reads the file again for its line numbers.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`], with the key of the first folder or tool that is missing.
-    pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
-        let missing_folder =
-            (!self.catalog.is_dir()).then(|| ("catalog.tools", no_such_folder(&self.catalog)));
-        let missing_tool = || {
-            let mut inline = self.inline_tools.iter();
-            let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
-            let entries = std::fs::read_dir(&self.catalog).into_iter().flatten().flatten();
-            let known = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>();
-            let nearest = did_you_mean(tool.as_str(), known.iter().map(String::as_str));
-            let reason =
-                format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
-            Some(("executor.inline_tools", reason))
-        };
-        if missing_folder.is_none() {
-            self.check_mounts()?;
-        }
-        let Some((key, reason)) = missing_folder.or_else(missing_tool) else { return Ok(()) };
-        // The defaults have no file, and so no line number.
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(invalid(key)(&reason).at_path(path, &text))
-    }
-
     /// Parses a configuration. Errors name the file as `path`; relative paths in the text are below `base`.
     ///
     /// # Errors
@@ -419,10 +293,6 @@ impl Config {
         })?;
         parse_sections(file, base).and_then(Self::check_sections).map_err(|error| error.at_path(path, text))
     }
-}
-
-fn no_such_folder(folder: &Path) -> String {
-    format!("names `{}`, and there is no such folder: create it, or correct the path", folder.display())
 }
 
 /// The checked sections. What they demand of each other is left to [`Config::check_sections`].
@@ -483,77 +353,6 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         fleet: file.fleet.map(|section| fleet::parse_fleet(section, resolve)).transpose()?,
         approval_rules: file.approvals.into_iter().map(parse_approval_rule).collect::<Result<_, _>>()?,
     })
-}
-
-/// The absolute path without links and `..`. It may not exist yet: each link is followed, also one whose target is
-/// missing, because what is created through it is created there.
-fn resolve_existing(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut pending = reversed_components(&absolute);
-    let mut resolved = PathBuf::new();
-    let mut links = 0;
-    while let Some(component) = pending.pop() {
-        match component.to_str() {
-            Some(".") => {}
-            Some("..") => {
-                resolved.pop();
-            }
-            Some("/") => resolved = component,
-            Some(_) | None => {
-                let next = resolved.join(component);
-                match next.read_link() {
-                    Ok(target) if links < MAX_LINKS => {
-                        links += 1;
-                        pending.extend(reversed_components(&target));
-                    }
-                    Ok(_) | Err(_) => resolved = next,
-                }
-            }
-        }
-    }
-    resolved
-}
-
-/// The components of a path, the last one first.
-fn reversed_components(path: &Path) -> Vec<PathBuf> {
-    path.components().rev().map(|component| PathBuf::from(component.as_os_str())).collect()
-}
-
-/// Checks that no path of `own` is in a folder that guests can reach, and that no such folder is inside another.
-fn check_apart<'a>(
-    areas: &[Area],
-    mounts: &Mounts,
-    own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
-) -> Result<(), InvalidValueError> {
-    let resolve = resolve_existing;
-    let own = own.map(|(key, path)| (key, resolve(path))).collect::<Vec<_>>();
-    // The host folders that guests may access: the folder of each area, and of each mount that an area covers.
-    let mounted =
-        mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
-    let granted = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
-    let mut bases =
-        granted.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolve(&host)).collect::<Vec<_>>();
-    bases.sort();
-    bases.dedup();
-    for host in &bases {
-        if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
-            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two, or narrow the \
-                 scope, such as to `[\"/workspace/**\"]`",
-                host.display(),
-                inside.display()
-            )));
-        }
-        // A guest that may change the outer folder could replace the inner one.
-        if let Some(outer) = bases.iter().find(|outer| *outer != host && host.starts_with(outer)) {
-            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}` and, by another mount, into `{}` inside it: make them separate folders",
-                outer.display(),
-                host.display()
-            )));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::*;
 
-fn parse(text: &str) -> Result<Config, String> {
+/// Parses a configuration in `/srv/a2g`.
+pub(super) fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, Path::new("executor.toml"), Path::new("/srv/a2g")).map_err(|error| error.to_string())
 }
 
@@ -116,25 +117,6 @@ fn a_wrong_key_is_told_the_nearest_right_one() {
 }
 
 #[test]
-fn a_missing_folder_is_named_with_its_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("executor.toml");
-    let mount = |guest: &str, host: &str| format!("[[mount]]\nguest = \"/{guest}\"\nhost = \"{host}\"\n");
-    let head = "[catalog]\ntools = \".\"\n[ceilings]\nfilesystem_scope = []\n";
-    let text = format!("{head}{}{}", mount("workspace", "."), mount("data", "away"));
-    let missing = |text: &str| {
-        std::fs::write(&file, text).unwrap();
-        Config::read(&file).unwrap().check_folders(&file).map_err(|error| error.to_string())
-    };
-    let error = missing(&text).unwrap_err();
-    assert!(error.contains("line 10: `mount.host`") && error.contains("away"), "{error}");
-    let error = missing(&text.replacen("\".\"", "\"tools\"", 1)).unwrap_err();
-    assert!(error.contains("line 2: `catalog.tools`"), "{error}");
-    std::fs::create_dir(folder.path().join("away")).unwrap();
-    assert_eq!(missing(&text), Ok(()));
-}
-
-#[test]
 fn a_name_to_listen_on_is_resolved() {
     assert_eq!(parse("[server]\nlisten = \"localhost:80\"\n").unwrap().listen.to_string(), "127.0.0.1:80");
     assert!(parse("[server]\nlisten = \"localhost\"\n").is_err());
@@ -183,7 +165,7 @@ fn an_issuer_has_keys_an_audience_and_a_list_of_who_its_tokens_are_about() {
 }
 
 /// A scope that an operator wrote, which is not narrowed as a default is.
-const REACHES_TMP: &str = "[ceilings]\nfilesystem_scope = [\"/tmp/**\"]\n";
+pub(super) const REACHES_TMP: &str = "[ceilings]\nfilesystem_scope = [\"/tmp/**\"]\n";
 
 #[test]
 fn a_notification_has_a_reachable_webhook_a_key_and_a_link_that_works() {
@@ -250,49 +232,6 @@ fn an_agent_has_a_share_of_what_there_is() {
 }
 
 #[test]
-fn the_executors_own_files_are_never_grantable() {
-    // Nothing else is in a folder that may be in a scope, whatever `HOME` is.
-    const ELSEWHERE: &str = "[journal]\npath = \"/srv/journal.db\"\n[catalog]\ncache = \"/srv/cache\"\n";
-    const KEYS: &str = "[executor]\ndid = \"did:a:b\"\n[trust]\nkeys = \"/tmp/keys\"\n";
-    for (text, file) in [
-        (format!("{REACHES_TMP}{}", ELSEWHERE.replace("/srv/cache", "/tmp/cache")), "/tmp/cache"),
-        (format!("{REACHES_TMP}{ELSEWHERE}{KEYS}"), "/tmp/keys"),
-        (format!("{ELSEWHERE}[governor]\nreports = \"/workspace/reports.ndjson\"\n"), "reports.ndjson"),
-        (format!("{ELSEWHERE}[network]\nca_file = \"/workspace/ca.pem\"\n"), "ca.pem"),
-        (format!("{ELSEWHERE}[[mount]]\nguest = \"/workspace\"\nhost = \"/srv\"\n"), "/srv/cache"),
-    ] {
-        let error = parse(&text).unwrap_err();
-        assert!(error.contains(file), "{error}");
-    }
-    assert_eq!(parse(ELSEWHERE).unwrap().scope_note, None);
-    // A default is narrowed instead, with a note.
-    let config = parse(&format!("{ELSEWHERE}{KEYS}")).unwrap();
-    let areas = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let note = config.scope_note.unwrap();
-    assert!(areas == ["/workspace/**"] && note.contains("`/tmp/keys` (`trust.keys`)"), "{areas:?}: {note}");
-}
-
-/// A file that is created through a link or a missing folder lies where that leads.
-#[test]
-fn a_path_that_does_not_exist_yet_leads_where_it_will_be_created() {
-    let folder = tempfile::tempdir().unwrap();
-    let real = folder.path().canonicalize().unwrap();
-    std::os::unix::fs::symlink("nowhere/../gone", real.join("link")).unwrap();
-    std::os::unix::fs::symlink("loop", real.join("loop")).unwrap();
-    let current = std::env::current_dir().unwrap().canonicalize().unwrap();
-    for (path, expected) in [
-        (real.join("link/file"), real.join("gone/file")),
-        (real.join("missing/../../x"), real.parent().unwrap().join("x")),
-        (PathBuf::from("missing.ndjson"), current.join("missing.ndjson")),
-        (PathBuf::from("./a/.//b/../c"), current.join("a/c")),
-        (PathBuf::from("/../x"), PathBuf::from("/x")),
-        (real.join("loop/x"), real.join("loop/x")),
-    ] {
-        assert_eq!(resolve_existing(&path), expected, "{}", path.display());
-    }
-}
-
-#[test]
 fn two_mounts_that_share_a_guest_path_are_refused() {
     let mount = "[[mount]]\nguest = \"/workspace\"\nhost = \"a\"\n";
     assert!(parse(mount).is_ok());
@@ -300,21 +239,6 @@ fn two_mounts_that_share_a_guest_path_are_refused() {
     // Under one scope a path would be in the inner one, and under a wider scope in the outer.
     let nested = format!("{mount}[[mount]]\nguest = \"/workspace/deep\"\nhost = \"b\"\n");
     assert!(parse(&nested).unwrap_err().contains("keep mounts apart"));
-}
-
-#[test]
-fn a_folder_that_guests_reach_in_two_ways_is_refused() {
-    let two = |inner: &str| {
-        format!(
-            "[catalog]\ncache = \"/srv/cache\"\n[ceilings]\nfilesystem_scope = [\"/workspace/**\", \"/data/**\"]\n\
-             [[mount]]\nguest = \"/workspace\"\nhost = \"/srv/ws\"\n[[mount]]\nguest = \"/data\"\nhost = \"{inner}\"\n"
-        )
-    };
-    assert!(parse(&two("/srv/ws/data")).unwrap_err().contains("/srv/ws/data"));
-    assert!(parse(&two("/srv/wsdata")).is_ok());
-    let nested = "[catalog]\ncache = \"/srv/cache\"\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n\
-                  [[mount]]\nguest = \"/workspace/deep\"\nhost = \"/srv/cache\"\n";
-    assert!(parse(nested).unwrap_err().contains("/srv/cache"));
 }
 
 #[test]
@@ -336,39 +260,6 @@ fn tools_of_registries_are_pinned_and_different() {
     let named = |digit| table(digit, "name = \"greet\"\n");
     refused(named("a") + &named("b"), "line 6: `catalog.remote.name` is `greet` in two tables");
     refused(table("a", "name = \"../x\"\n"), "`catalog.remote.name`");
-}
-
-#[test]
-fn accepted_definitions_are_beside_the_journal_and_outside_of_the_catalogue() {
-    let head = "[journal]\npath = \"state/journal.db\"\n[catalog]\ncache = \"/srv/cache\"\n";
-    let definitions = |more: &str| parse(&format!("{head}{more}")).map(|config| config.definitions);
-    assert!(definitions("").unwrap().ends_with("state/definitions.json"));
-    assert!(definitions("definitions = \"pins.json\"\n").unwrap().ends_with("pins.json"));
-    for inside in ["definitions = \"tools/pins.json\"\n", "definitions = \"tools\"\n", "tools = \".\"\n"] {
-        let error = definitions(inside).unwrap_err().to_string();
-        assert!(error.contains("`catalog.definitions`") && error.contains("inside the catalogue"), "{error}");
-    }
-}
-
-#[test]
-fn a_default_scope_leaves_out_what_contains_own_files() {
-    let scope = |text: &str| {
-        let config = parse(text)?;
-        let areas = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>();
-        Ok::<_, String>((areas.join(" "), config.scope_note))
-    };
-    let elsewhere = "[journal]\npath = \"/srv/journal.db\"\n[catalog]\ncache = ";
-    let usual = scope(&format!("{elsewhere}\"/srv/cache\"\n")).unwrap();
-    assert_eq!(usual, ("/tmp/** /workspace/**".to_owned(), None));
-    let below_tmp = format!("{elsewhere}\"/tmp/clone/cache\"\n");
-    let (areas, note) = scope(&below_tmp).unwrap();
-    assert_eq!(areas, "/workspace/**");
-    let note = note.unwrap();
-    assert!(note.contains("`/workspace/**` alone") && note.contains("`catalog.cache`"), "{note}");
-    // What an operator wrote is refused, and so is a default that nothing makes safe.
-    let refused = scope(&format!("{below_tmp}[ceilings]\nfilesystem_scope = [\"/tmp/**\"]\n")).unwrap_err();
-    assert!(refused.contains("line 6") && refused.contains("ceilings.filesystem_scope"), "{refused}");
-    scope(&format!("{elsewhere}\"/workspace/cache\"\n")).unwrap_err();
 }
 
 #[test]
