@@ -88,3 +88,30 @@ pub(super) fn parse_signers(
     }
     Ok(signers)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::parse;
+    use a2g_types::ident::ToolName;
+
+    #[test]
+    fn tools_of_registries_are_pinned_and_different() {
+        let table = |digit: &str, more: &str| {
+            let digest = digit.repeat(64);
+            format!("[[catalog.remote]]\ntool = \"oci://registry.example.com/greet@sha256:{digest}\"\n{more}")
+        };
+        let tools = parse(&[table("a", "name = \"greet\"\n"), table("b", "")].concat()).unwrap().remote_tools;
+        let names = tools.iter().map(|tool| tool.name.as_ref().map(ToolName::as_str)).collect::<Vec<_>>();
+        assert_eq!(names, [Some("greet"), None]);
+        let refused = |text: String, words: &str| {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        let tag = "[[catalog.remote]]\ntool = \"oci://registry.example.com/greet:1\"\n";
+        refused(tag.to_owned(), "`a2g-executor tool add oci://registry.example.com/greet:1` prints");
+        refused(table("a", "") + &table("a", ""), "line 4: `catalog.remote.tool` is the same package");
+        let named = |digit| table(digit, "name = \"greet\"\n");
+        refused(named("a") + &named("b"), "line 6: `catalog.remote.name` is `greet` in two tables");
+        refused(table("a", "name = \"../x\"\n"), "`catalog.remote.name`");
+    }
+}

@@ -56,3 +56,18 @@ pub(super) fn parse_mounts(
         .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
     mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|error| invalid("mount.guest")(&error))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::parse;
+
+    #[test]
+    fn two_mounts_that_share_a_guest_path_are_refused() {
+        let mount = "[[mount]]\nguest = \"/workspace\"\nhost = \"a\"\n";
+        assert!(parse(mount).is_ok());
+        assert!(parse(&mount.repeat(2)).unwrap_err().contains("/workspace"));
+        // Under one scope a path would be in the inner one, and under a wider scope in the outer.
+        let nested = format!("{mount}[[mount]]\nguest = \"/workspace/deep\"\nhost = \"b\"\n");
+        assert!(parse(&nested).unwrap_err().contains("keep mounts apart"));
+    }
+}

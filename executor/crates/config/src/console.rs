@@ -149,3 +149,69 @@ fn parse_notify(
     }
     Ok(webhooks)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{REACHES_TMP, parse};
+    use std::path::Path;
+
+    #[test]
+    fn a_notification_has_a_reachable_webhook_a_key_and_a_link_that_works() {
+        let hook = |url: &str| format!("[[console.notify]]\nurl = \"{url}\"\nkey_file = \"hook.key\"\n");
+        let example = hook("https://hooks.example.com/a2g/SECRET");
+        let console = parse(&example).unwrap().console;
+        let [only] = console.notify.as_slice() else { panic!("{console:?}") };
+        assert_eq!(only.url.as_str(), "https://hooks.example.com/a2g/SECRET");
+        assert_eq!(
+            (only.url.host().to_string(), only.url.to_string()),
+            ("hooks.example.com".into(), "https://hooks.example.com:443".into())
+        );
+        assert_eq!(only.key_file, Path::new("/srv/a2g/hook.key"));
+        assert!(console.public_url.is_none() && !format!("{console:?}").contains("SECRET"));
+        let public = format!("[console]\npublic_url = \"https://tools.example.com/\"\n{example}");
+        assert_eq!(
+            parse(&public).unwrap().console.public_url.unwrap().to_string(),
+            "https://tools.example.com"
+        );
+        let anywhere = "[server]\nlisten = \"0.0.0.0:7420\"\n";
+        assert!(parse(&format!("{anywhere}{public}")).is_ok() && parse(anywhere).is_ok());
+        let allowed = "[network]\nallowed_addresses = [\"127.0.0.1:9000\"]\n\
+                       hosts = { \"chat.internal\" = [\"127.0.0.1\"] }\n";
+        for url in ["http://127.0.0.1:9000/", "http://chat.internal:9000/"] {
+            assert!(parse(&format!("{allowed}{}", hook(url))).is_ok(), "{url}");
+        }
+        for (text, words) in [
+            (format!("[console]\nenabled = false\n{example}"), "`console.notify` needs the console"),
+            (format!("[server]\nlisten = \"unix:a.sock\"\n{example}"), "`console.notify` needs the console"),
+            (format!("{anywhere}{example}"), "`console.public_url` is required"),
+            (
+                "[console]\npublic_url = \"https://a.example/console\"\n".to_owned(),
+                "line 2: `console.public_url` has to be",
+            ),
+            (hook("hooks.example.com"), "line 2: `console.notify.url` has to be"),
+            (hook("ftp://hooks.example.com/"), "`console.notify.url` has to be"),
+            (hook("https://person@hooks.example.com/SECRET"), "`console.notify.url` has to be"),
+            (hook("http://127.0.0.1:9000/"), "list `127.0.0.1:9000` in `network.allowed_addresses`"),
+            (hook("https://169.254.169.254/"), "list `169.254.169.254:443` in"),
+            (format!("{allowed}{}", hook("http://chat.internal:9001/SECRET")), "list `127.0.0.1:9001` in"),
+            (
+                format!("{example}{}", hook("http://[::1]:9000/")),
+                "line 5: `console.notify.url` resolves to ::1",
+            ),
+            (example.repeat(2), "line 5: `console.notify.url` is also the URL of another"),
+            ((0..17).map(|n| hook(&format!("https://{n}.example.com/"))).collect(), "may have at most 16"),
+            ("[[console.notify]]\nurl = \"https://a.example/\"\n".to_owned(), "key_file"),
+            (format!("{example}secret = \"x\"\n"), "secret"),
+            (
+                format!("{REACHES_TMP}{}", example.replace("hook.key", "/tmp/hook.key")),
+                "(`console.notify.key_file`)",
+            ),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(
+                error.contains(words) && (words == "secret" || !error.contains("SECRET")),
+                "{text}: {error}"
+            );
+        }
+    }
+}

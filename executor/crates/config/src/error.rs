@@ -112,3 +112,90 @@ fn collect_offsets(table: &DeTable<'_>, key: &[&str], offsets: &mut Vec<usize>) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::parse;
+
+    #[test]
+    fn errors_name_line_and_key() {
+        let cases = [
+            ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
+            ("\nceilings = { max_memory_mb = 0 }\n", "line 2", "ceilings.max_memory_mb"),
+            ("[ceilings]\n\n\"max_memory_mb\" = 0\n", "line 3", "ceilings.max_memory_mb"),
+            ("[server]\nlisten = \"nowhere\"\n", "line 2", "server.listen"),
+            ("\n[ceilings]\nfilesystem_scope = [\"/**\"]\n", "line 3", "ceilings.filesystem_scope"),
+            ("[executor]\ndid = \"me\"", "line 2", "executor.did"),
+            ("[trust]\nkeys = \"keys\"", "", "`executor.did` has to be set where `trust.keys` is"),
+            ("[trust]\nmax_proof_seconds = 604801", "line 2", "trust.max_proof_seconds"),
+            ("[governor]\nurl = \"ftp://x\"", "line 2", "governor.url"),
+            ("[ceilings]\nmax_memry_mb = 5\n", "line 2", "max_memry_mb"),
+            (
+                "[ceilings]\nmax_handles = 31\n",
+                "line 2",
+                "`ceilings.max_handles` must be an integer from 32 to 65536",
+            ),
+            ("[ceilings]\nmax_subscriptions = 0\n", "line 2", "ceilings.max_subscriptions"),
+            ("[ceilings]\nmax_random_bytes = 1000000001\n", "line 2", "ceilings.max_random_bytes"),
+            ("[ceilings]\nmax_directory_entries = 0\n", "line 2", "ceilings.max_directory_entries"),
+            ("[ceilings]\nmax_fuel = 0\n", "line 2", "ceilings.max_fuel"),
+            ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
+            ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
+            ("[ceilings]\ntimeout_seconds = 1e3\n", "line 2", "timeout_seconds"),
+            ("[governor]\nheartbeat_seconds = 0\n", "line 2", "governor.heartbeat_seconds"),
+            ("[governor]\nconditions_from = -0.1\n", "line 2", "governor.conditions_from"),
+            (
+                "[governor]\ndeny_from = 1.1\n",
+                "line 2",
+                "`governor.deny_from` is 1.1 and has to be from 0.7 to 1.0",
+            ),
+            ("[governor]\nescalate_from = nan\n", "line 2", "governor.escalate_from"),
+            (
+                "[governor]\nescalate_from = 0.9\n",
+                "",
+                "`governor.deny_from` is 0.8 and has to be from 0.9 to 1.0",
+            ),
+            ("[[mount]]\nguest = \"workspace\"\nhost = \".\"\n", "line 2", "mount.guest"),
+            ("server = 5\n", "line 1", "server"),
+            ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
+            (
+                "[executor]\nrenew_runs = 0\n",
+                "line 2",
+                "`executor.renew_runs` must be an integer from 1 to 1000000",
+            ),
+            (
+                "[executor]\nrenew_seconds = 86401\n",
+                "line 2",
+                "`executor.renew_seconds` must be an integer from 1 to",
+            ),
+            ("[server\n", "line 1", "server"),
+            ("[network]\nallowed_domains = [\"https://a.com\"]\n", "line 2", "network.allowed_domains"),
+            ("[network]\nblocked_domains = [\"a@b.com\"]\n", "line 2", "network.blocked_domains"),
+            ("[network]\nallowed_addresses = [\"10.0.0.1/8\"]\n", "line 2", "network.allowed_addresses"),
+            ("[network]\nmax_requests = 0\n", "line 2", "network.max_requests"),
+            ("[network]\nmax_connections = 65\n", "line 2", "network.max_connections"),
+            ("[network]\nmax_received_bytes = -1\n", "line 2", "max_received_bytes"),
+            ("[network.hosts]\n\"10.0.0.1\" = [\"10.0.0.1\"]\n", "line 1", "network.hosts"),
+            ("[network.hosts]\n\"a.com\" = []\n", "line 1", "network.hosts"),
+            ("[network.hosts]\n\"a.com\" = [\"b.com\"]\n", "line 2", "a.com"),
+        ];
+        for (text, line, key) in cases {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(line) && error.contains(key), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_is_told_the_nearest_right_one() {
+        for (text, nearest) in [
+            ("[ceilings]\nmax_memry_mb = 5\n", "`max_memry_mb` (did you mean `max_memory_mb`?), expected"),
+            ("[sever]\nlisten = \"x\"\n", "`sever` (did you mean `server`?), expected"),
+            ("[executor]\nisolation = \"proces\"\n", "`proces` (did you mean `process`?), expected"),
+            ("[doors.a2a]\ndialekt = \"acp\"\n", "`dialekt` (did you mean `dialect`?), expected"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(nearest), "{text}: {error}");
+        }
+        assert!(!parse("[ceilings]\nxyz = 5\n").unwrap_err().contains("did you mean"));
+    }
+}

@@ -83,3 +83,25 @@ pub(super) fn parse_capacity(executor: &file::Executor) -> Result<Capacity, Inva
         queue_per_agent: to_usize(queue_per_agent),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::parse;
+    use a2g_core::run::Capacity;
+
+    #[test]
+    fn an_agent_has_a_share_of_what_there_is() {
+        let of = |text: &str| parse(&format!("[executor]\n{text}")).map(|config| config.capacity);
+        let share = |capacity: Capacity| (capacity.concurrent_per_agent, capacity.queue_per_agent);
+        assert_eq!(share(of("concurrent = 1\nqueue = 1\n").unwrap()), (1, 1));
+        assert_eq!(share(of("concurrent = 10\nqueue = 10\n").unwrap()), (8, 3));
+        assert_eq!(
+            share(of("concurrent = 10\nconcurrent_per_agent = 10\nqueue_per_agent = 7\n").unwrap()),
+            (10, 7)
+        );
+        assert!(
+            of("concurrent = 10\nconcurrent_per_agent = 11\n").unwrap_err().contains("concurrent_per_agent")
+        );
+        assert!(of("queue = 10\nqueue_per_agent = 0\n").unwrap_err().contains("queue_per_agent"));
+    }
+}

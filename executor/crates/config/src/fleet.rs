@@ -83,3 +83,23 @@ pub(super) fn parse_fleet(
         passes_calls: pass_calls,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::parse;
+
+    #[test]
+    fn a_fleet_needs_a_build_that_has_it() {
+        let parsed =
+            parse("\n[fleet]\nname = \"a\"\nnode = \"b\"\nservers = [\"nats://c\"]\nkey_file = \"key\"\n");
+        if cfg!(feature = "fleet") {
+            assert!(parsed.unwrap().fleet.is_some());
+        } else {
+            let error = parsed.unwrap_err();
+            assert!(
+                error.contains("`fleet` needs") && error.contains("build with the feature `fleet`"),
+                "{error}"
+            );
+        }
+    }
+}

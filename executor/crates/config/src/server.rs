@@ -109,3 +109,63 @@ pub(super) fn parse_memory(
         default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
     parse_value("server.max_memory_mb", max_mb.unwrap_or(default_mb), MemoryLimit::from_mb)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{REACHES_TMP, parse};
+    use std::path::Path;
+
+    #[test]
+    fn a_name_to_listen_on_is_resolved() {
+        assert_eq!(
+            parse("[server]\nlisten = \"localhost:80\"\n").unwrap().listen.to_string(),
+            "127.0.0.1:80"
+        );
+        assert!(parse("[server]\nlisten = \"localhost\"\n").is_err());
+    }
+
+    #[test]
+    fn a_door_of_callers_with_certificates_needs_their_list() {
+        let tls = "[server.tls]\ncertificate = \"s.pem\"\nkey = \"s.key\"\nclient_ca = \"c.pem\"\n";
+        assert!(parse(tls).unwrap_err().contains("`server.tls.client_ca` needs `server.callers`"));
+        let config = parse(&format!("[server]\ncallers = \"callers.toml\"\n{tls}")).unwrap();
+        assert!(config.tls.unwrap().client_ca.unwrap().ends_with("c.pem"));
+        let socket = "[server]\ncallers = \"callers.toml\"\nlisten = \"unix:executor.sock\"\n";
+        assert!(parse(socket).unwrap().listen.is_local());
+        assert!(parse(&format!("{socket}{tls}")).unwrap_err().contains("is for a TCP port"));
+    }
+
+    #[test]
+    fn an_issuer_has_keys_an_audience_and_a_list_of_who_its_tokens_are_about() {
+        let server = "[executor]\ndid = \"did:a:b\"\n[server]\ncallers = \"callers.toml\"\n";
+        let issuer = |more: &str| {
+            format!("[[server.issuer]]\nissuer = \"https://a.example\"\nkeys = \"a.jwks\"\n{more}")
+        };
+        let issuers = parse(&format!("{server}{}", issuer(""))).unwrap().issuers;
+        let [only] = issuers.as_slice() else { panic!("{issuers:?}") };
+        assert_eq!((only.issuer.as_str(), &*only.audience), ("https://a.example", "did:a:b"));
+        assert_eq!(only.keys, Path::new("/srv/a2g/a.jwks"));
+        let named = parse(&format!("{server}{}", issuer("audience = \"tools\"\n"))).unwrap();
+        assert_eq!(named.issuers[0].audience, "tools");
+        let refused = |text: String, words: &str| {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains("`server.issuer`") && error.contains(words), "{error}");
+        };
+        refused(format!("[executor]\ndid = \"did:a:b\"\n{}", issuer("")), "needs `server.callers`");
+        refused(format!("[server]\ncallers = \"c.toml\"\n{}", issuer("")), "needs an `audience`");
+        assert!(
+            parse(&format!("[server]\ncallers = \"c.toml\"\n{}", issuer("audience = \"tools\"\n"))).is_ok()
+        );
+        refused(format!("{server}{}", issuer("audience = \"\"\n")), "empty `audience`");
+        refused(
+            format!("{server}{}", issuer("").replace("https://a.example", "a b")),
+            "not the name of an issuer",
+        );
+        refused(format!("{server}{}", issuer("").repeat(2)), "twice");
+        let reachable = issuer("").replace("a.jwks", "/tmp/a.jwks");
+        assert!(
+            parse(&format!("{REACHES_TMP}{server}{reachable}")).unwrap_err().contains("/tmp/a.jwks"),
+            "a guest could change it"
+        );
+    }
+}
