@@ -408,7 +408,7 @@ pub static LIMITS: [LimitRow; 15] = [
         path: "ceilings.timeout_seconds",
         unit: Unit::Seconds,
         max: Timeout::MAX_SECONDS,
-        default: Some(60),
+        default: Some(Timeout::DEFAULT.seconds()),
         set_by: &[Layer::Verdict, Layer::Condition, Layer::StandingPolicy, Layer::Tool, Layer::Caller],
         resource: "time",
         ..COUNT
@@ -945,7 +945,6 @@ mod tests {
             assert!(!row.is_budget() || !row.summary.is_empty(), "{}", row.path);
             assert!(row.min <= row.max && row.max.checked_mul(row.unit.size()).is_some(), "{}", row.path);
         }
-        assert_eq!(Limit::Time.row().unwrap().default, Some(Timeout::DEFAULT.seconds()));
     }
 
     // A compromised child sends any end of its run.

@@ -146,7 +146,7 @@ impl Timeout {
 
     /// The timeout in seconds, rounded up.
     #[must_use]
-    pub fn seconds(self) -> u64 {
+    pub const fn seconds(self) -> u64 {
         self.millis.div_ceil(1000)
     }
 
