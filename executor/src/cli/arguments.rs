@@ -1,5 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
+use a2g_config::DEFAULT_LISTEN;
 use a2g_http::ListenAddress;
 use a2g_tool::ToolCommand;
 use a2g_types::limit::{KeyNumbers, Layer, LimitMap, LimitRow, Unit, rows_set_by};
@@ -690,7 +691,7 @@ pub(super) struct SwitchTarget {
 #[derive(Debug, Args)]
 pub(super) struct ExecutorAddress {
     /// The executor's URL; `/jsonrpc` is added if it has no path
-    #[arg(long, value_name = "URL", default_value = Self::DEFAULT_URL)]
+    #[arg(long, value_name = "URL", default_value_t = Self::default_url())]
     pub(super) url: String,
     /// A file with the bearer token, readable only by its owner
     #[arg(long, value_name = "FILE")]
@@ -702,7 +703,9 @@ pub(super) struct ExecutorAddress {
 
 impl ExecutorAddress {
     /// The URL of an executor with its default settings.
-    pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:7420";
+    pub(super) fn default_url() -> String {
+        format!("http://{DEFAULT_LISTEN}")
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -71,7 +71,7 @@ fn call(address: &ExecutorAddress, method: &str, params: Box<RawValue>) -> anyho
 /// The options with which another command reaches the same executor as the same caller.
 fn options(ExecutorAddress { url, token_file, ca_file }: &ExecutorAddress) -> String {
     let mut options = String::new();
-    if url != ExecutorAddress::DEFAULT_URL {
+    if *url != ExecutorAddress::default_url() {
         options.push_str(&format!(" --url {}", one_line(url)));
     }
     for (name, file) in [("--token-file", token_file), ("--ca-file", ca_file)] {

@@ -1,8 +1,13 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
+use super::server::DEFAULT_LISTEN;
+use a2g_http::ConnectionLimits;
+use a2g_journal::{ArgumentStorage, JournalLimits};
 use a2g_types::durability::Durability;
 use a2g_types::limit::{KeyNumbers, LIMITS, LimitRow};
 use a2g_types::limit_table::{self, LimitTable};
+use a2g_types::quantity::BYTES_PER_MB;
+use a2g_wire::strict_json::JsonBounds;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess};
 use std::collections::BTreeMap;
@@ -186,17 +191,17 @@ pub(super) enum DoorAccess {
 }
 
 section!(Server {
-    listen: String = "127.0.0.1:7420".to_owned(),
-    max_body_bytes: u64 = 1 << 20,
-    max_json_depth: u64 = 64,
+    listen: String = DEFAULT_LISTEN.to_owned(),
+    max_body_bytes: u64 = JsonBounds::default().max_bytes as u64,
+    max_json_depth: u64 = JsonBounds::default().max_depth as u64,
     allowed_hosts: Vec<String> = Vec::new(),
     allowed_origins: Vec<String> = Vec::new(),
     callers: Option<PathBuf> = None,
     issuer: Vec<Issuer> = Vec::new(),
-    max_connections: u64 = 512,
+    max_connections: u64 = ConnectionLimits::default().max_connections as u64,
     max_memory_mb: Option<u64> = None,
-    request_seconds: u64 = 30,
-    unauthenticated_per_minute: u64 = 6000,
+    request_seconds: u64 = ConnectionLimits::default().request_timeout.as_secs(),
+    unauthenticated_per_minute: u64 = ConnectionLimits::default().unauthenticated_per_minute.get().into(),
     tls: Option<Tls> = None,
 });
 
@@ -322,9 +327,9 @@ section!(Journal {
     key: Option<PathBuf> = None,
     durability: Durability = Durability::default(),
     arguments: Arguments = Arguments::default(),
-    max_arguments_bytes: u64 = 64 << 10,
+    max_arguments_bytes: u64 = ArgumentStorage::DEFAULT_MAX_BYTES,
     never_store: Vec<String> = Vec::new(),
-    max_mb_per_agent_hour: u64 = 4096,
+    max_mb_per_agent_hour: u64 = JournalLimits::DEFAULT_AGENT_SHARE / BYTES_PER_MB,
     keep_days: Option<u64> = None,
     max_gb: Option<f64> = None,
 });

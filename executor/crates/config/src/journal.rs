@@ -4,6 +4,7 @@ use super::error::{InvalidValueError, invalid};
 use super::file;
 use super::values::{check_max, check_range};
 use a2g_journal::{ArgumentStorage, JournalLimits, Retention};
+use a2g_types::quantity::BYTES_PER_MB;
 use std::time::Duration;
 
 pub(super) fn parse_journal_limits(journal: &file::Journal) -> Result<JournalLimits, InvalidValueError> {
@@ -16,7 +17,7 @@ pub(super) fn parse_journal_limits(journal: &file::Journal) -> Result<JournalLim
             file::Arguments::Full => ArgumentStorage::Full { max_bytes, never },
             file::Arguments::Hash => ArgumentStorage::Hash,
         },
-        max_bytes_per_agent_hour: share << 20,
+        max_bytes_per_agent_hour: share * BYTES_PER_MB,
     })
 }
 

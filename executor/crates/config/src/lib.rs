@@ -23,6 +23,7 @@ pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
 pub use error::ConfigError;
 pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN};
+pub use server::DEFAULT_LISTEN;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_core::catalog::{CompileLimits, RemoteTool};

@@ -85,7 +85,11 @@ pub struct JournalOptions {
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss, limits: Default::default() }
+        Self {
+            if_missing: IfMissing::Create,
+            durability: Durability::default(),
+            limits: JournalLimits::default(),
+        }
     }
 }
 
