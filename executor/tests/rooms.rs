@@ -23,7 +23,7 @@ const VOCABULARY: [&str; 25] = [
     "spawn",
     "aside",
     "limit",
-    "limit_table",
+    "limit_keys",
     "log_limiter",
     "error_chain",
     "rate_limit",

@@ -5,7 +5,7 @@ use a2g_http::ConnectionLimits;
 use a2g_journal::{ArgumentStorage, JournalLimits};
 use a2g_types::durability::Durability;
 use a2g_types::limit::{KeyNumbers, LIMITS, LimitRow};
-use a2g_types::limit_table::{self, LimitTable};
+use a2g_types::limit_keys::{self, LimitKeys};
 use a2g_types::quantity::BYTES_PER_MB;
 use a2g_wire::strict_json::JsonBounds;
 use serde::Deserialize;
@@ -360,7 +360,7 @@ static CEILING_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     numbers.chain(["hard_links", "network_allowed", "read_only", "filesystem_scope"]).collect()
 });
 
-impl LimitTable for Ceilings {
+impl LimitKeys for Ceilings {
     const NAME: &'static str = "Ceilings";
 
     fn keys() -> &'static [&'static str] {
@@ -384,7 +384,7 @@ impl LimitTable for Ceilings {
 
 impl<'de> Deserialize<'de> for Ceilings {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        limit_table::deserialize(from)
+        limit_keys::deserialize(from)
     }
 }
 

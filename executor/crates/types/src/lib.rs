@@ -13,7 +13,7 @@ pub mod ident;
 pub mod json;
 mod json_schema;
 pub mod limit;
-pub mod limit_table;
+pub mod limit_keys;
 pub mod log_limiter;
 pub mod memory;
 pub mod node;

@@ -5,7 +5,7 @@ use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{ClaimedLimits, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
-use a2g_types::limit_table::{self, LimitTable};
+use a2g_types::limit_keys::{self, LimitKeys};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
 use serde::de::MapAccess;
@@ -109,7 +109,7 @@ static CAPABILITY_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     ["filesystem", "network"].into_iter().chain(declared_rows().flat_map(key)).collect()
 });
 
-impl LimitTable for CapabilitiesTable {
+impl LimitKeys for CapabilitiesTable {
     const NAME: &'static str = "CapabilitiesTable";
 
     fn keys() -> &'static [&'static str] {
@@ -132,7 +132,7 @@ impl LimitTable for CapabilitiesTable {
 
 impl<'de> Deserialize<'de> for CapabilitiesTable {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        limit_table::deserialize(from)
+        limit_keys::deserialize(from)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tables of files that have keys of limits among others.
+//! The keys of limits in a table of a file, which has other keys too.
 
 use crate::limit::{KeyNumbers, LIMITS};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// A table that has keys of limits among others.
-pub trait LimitTable: Default {
+pub trait LimitKeys: Default {
     /// The name of the type in messages.
     const NAME: &'static str;
 
@@ -27,13 +27,13 @@ pub trait LimitTable: Default {
 ///
 /// # Errors
 /// For an unknown key, one that occurs twice, and a value of another form.
-pub fn deserialize<'de, T: LimitTable, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+pub fn deserialize<'de, T: LimitKeys, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     from.deserialize_map(Members(PhantomData))
 }
 
 struct Members<T>(PhantomData<T>);
 
-impl<'de, T: LimitTable> Visitor<'de> for Members<T> {
+impl<'de, T: LimitKeys> Visitor<'de> for Members<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
