@@ -1,6 +1,6 @@
 //! The work of a node of a fleet that no call asks for. Without a fleet, there is none.
 
-use super::catalogue::Catalogue;
+use super::current_catalog::CurrentCatalog;
 use super::engine::passing::Passing;
 use super::engine::stored_calls::{CallStore, StoredCalls, TakenOverCalls};
 use super::fleet::Node;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The tasks of a node of a fleet: it keeps its lease, replaces lost nodes, and serves the others.
 pub struct Membership {
     pub(super) settings: Arc<ExecutorSettings>,
-    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) catalogue: Arc<CurrentCatalog>,
     pub(super) policies: Arc<Policies>,
     pub(super) journal: Arc<Journal>,
     pub(super) node: Arc<Node>,

@@ -18,16 +18,16 @@
 //! Queries, Previews                 what is read: intents, journal, figures; what a decision would run
 //! Claims, CallStore, StoredWaits    claims and starts; the fleet's copies of the calls and waits of this node
 //! Waits ─▶ DueDenials               intents that wait for a person; denials that the fleet does not have yet
-//! Refusals, Catalogue ─▶ Policies   records of refusals; tools; governor, keys, callers, standing policies
+//! Refusals, CurrentCatalog ─▶ Policies   records of refusals; tools; governor, keys, callers, standing policies
 //! Peers ─▶ Node                     questions to other nodes; claims in the fleet, orders. Empty without a fleet
 //! OpenIntents, Slots, Journal, …    state under one lock each
 //! ```
 //! A door gets the executor, and calls the part that it needs.
 
 mod approval_rules;
-mod catalogue;
 mod claims;
 mod compile_waits;
+mod current_catalog;
 mod due_denials;
 mod engine;
 mod events;
@@ -53,7 +53,7 @@ mod wait_records;
 mod waits;
 
 pub use approval_rules::{ApprovalBar, ApprovalRule};
-pub use catalogue::{Catalogue, LoadedCatalog};
+pub use current_catalog::{CurrentCatalog, LoadedCatalog};
 pub use engine::Engine;
 pub use engine::stored_calls::TakenOverCall;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
@@ -142,7 +142,7 @@ pub struct ExecutorParts {
 /// The values from which the parts of an executor are made. Each takes those that it needs.
 struct Parts {
     settings: Arc<ExecutorSettings>,
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<CurrentCatalog>,
     policies: Arc<Policies>,
     refusals: Arc<Refusals>,
     journal: Arc<Journal>,
@@ -176,7 +176,7 @@ pub struct Executor {
     /// The views of people before they decide.
     pub previews: Arc<Previews>,
     /// The tools.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: Arc<CurrentCatalog>,
     /// The governor, the accepted keys, the callers and the standing policies.
     pub policies: Arc<Policies>,
     /// The record of refusals.
@@ -257,7 +257,7 @@ impl Parts {
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
         let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
         let answers = Arc::new(Answers::new(clock.monotonic()));
-        let catalogue = Arc::new(Catalogue::new(loaded, Arc::clone(&policies), Arc::clone(&clock)));
+        let catalogue = Arc::new(CurrentCatalog::new(loaded, Arc::clone(&policies), Arc::clone(&clock)));
         let refusals =
             Arc::new(Refusals::new(Arc::clone(&journal.decisions), Arc::clone(&metrics), Arc::clone(&clock)));
         let due_denials = Arc::new(DueDenials::new(Arc::clone(&node), Arc::clone(&passing)));

@@ -5,7 +5,7 @@
 //! preview has the same one.
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
-use super::catalogue::Catalogue;
+use super::current_catalog::CurrentCatalog;
 use super::open_intents::OpenIntents;
 use super::policies::Policies;
 use super::{AgentFilter, ExecutorSettings, Parts};
@@ -176,7 +176,7 @@ const MAX_REASON_CHARS: usize = 300;
 /// The views of people on the intents that wait for them.
 pub struct Previews {
     intents: Arc<OpenIntents>,
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<CurrentCatalog>,
     policies: Arc<Policies>,
     settings: Arc<ExecutorSettings>,
     clock: Arc<dyn Clock>,

@@ -8,7 +8,7 @@
 //! ```
 //! A run and a denial are claims, so an intent that waits at two nodes for a moment is decided once.
 
-use super::catalogue::Catalogue;
+use super::current_catalog::CurrentCatalog;
 use super::due_denials::DueDenials;
 use super::engine::stored_calls::{TakenOverCall, TakenOverCalls};
 use super::fleet::{Fleet, Node};
@@ -131,7 +131,7 @@ pub(super) struct StoredWaits {
     intents: Arc<OpenIntents>,
     waits: Arc<Waits>,
     due_denials: Arc<DueDenials>,
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<CurrentCatalog>,
     taken_over: Arc<TakenOverCalls>,
 }
 
@@ -141,7 +141,7 @@ impl StoredWaits {
         intents: Arc<OpenIntents>,
         waits: Arc<Waits>,
         due_denials: Arc<DueDenials>,
-        catalogue: Arc<Catalogue>,
+        catalogue: Arc<CurrentCatalog>,
         taken_over: Arc<TakenOverCalls>,
     ) -> Self {
         Self { node, intents, waits, due_denials, catalogue, taken_over }

@@ -1,8 +1,8 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
 use crate::catalog::{Catalog, CatalogEntry, QuickCheck};
-use crate::run::catalogue::PREPARING_RETRY_MS;
 use crate::run::claims::NO_MEMORY;
+use crate::run::current_catalog::PREPARING_RETRY_MS;
 use crate::run::faults::{busy_fault, lifted_stop_fault};
 use crate::run::fleet::CallIdentity;
 use crate::run::questions::{ASK_TIMEOUT, QuestionText};

@@ -10,9 +10,9 @@ pub(super) mod stored_calls;
 
 use self::passing::Passing;
 use self::stored_calls::{CallStore, StoredCalls};
-use super::catalogue::Catalogue;
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
+use super::current_catalog::CurrentCatalog;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::output::ExpectedOutput;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// The part that runs calls.
 pub struct Engine {
     settings: Arc<ExecutorSettings>,
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<CurrentCatalog>,
     policies: Arc<Policies>,
     refusals: Arc<Refusals>,
     journal_claims: Arc<IntentClaims>,

@@ -5,9 +5,9 @@ mod approved_runs;
 pub(super) mod decisions;
 mod stops;
 
-use super::catalogue::Catalogue;
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
+use super::current_catalog::CurrentCatalog;
 use super::due_denials::DueDenials;
 use super::faults::unsaved_decision_fault;
 use super::fleet::Node;
@@ -42,7 +42,7 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
 /// The acts of operators, governors and people: decide, cancel, revoke, stop, resume, and set policies.
 pub struct Operator {
     settings: Arc<ExecutorSettings>,
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<CurrentCatalog>,
     policies: Arc<Policies>,
     refusals: Arc<Refusals>,
     decisions: Arc<Decisions>,

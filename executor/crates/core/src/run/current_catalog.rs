@@ -49,7 +49,7 @@ impl LoadedCatalog {
 }
 
 /// The current catalogue.
-pub struct Catalogue {
+pub struct CurrentCatalog {
     loaded: ArcSwap<LoadedCatalog>,
     changes: watch::Sender<()>,
     tool_changes: watch::Sender<()>,
@@ -57,7 +57,7 @@ pub struct Catalogue {
     clock: Arc<dyn Clock>,
 }
 
-impl Catalogue {
+impl CurrentCatalog {
     pub(super) fn new(loaded: LoadedCatalog, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
         Self {
             loaded: ArcSwap::from_pointee(loaded),
