@@ -310,7 +310,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Governor::decision_right_from_node",
         ],
     ),
-    ("SwitchRight", &["Caller::switch_right"]),
+    ("StopRight", &["Caller::stop_right"]),
     (
         "Caller",
         &[

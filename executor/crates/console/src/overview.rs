@@ -57,7 +57,7 @@ pub(super) async fn show(
         h2 { "Waiting for a decision" }
         (inbox.part(&console))
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
-        @if signed_in.caller.switch_right().is_some() {
+        @if signed_in.caller.stop_right().is_some() {
             h2 { "Stops" }
             (switch(&console, signed_in.viewer(&console)))
         }
@@ -269,7 +269,7 @@ pub(super) async fn stop(
     State(console): State<Arc<ConsoleState>>,
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
-    let Some(right) = signed_in.caller.switch_right() else { return forbidden("operator") };
+    let Some(right) = signed_in.caller.stop_right() else { return forbidden("operator") };
     let reason = OperatorReason::parse(form.get("reason").unwrap_or_default());
     let (target, reason) = match (target(&form), reason) {
         (Ok(target), Ok(reason)) => (target, reason),
@@ -287,7 +287,7 @@ pub(super) async fn resume(
     State(console): State<Arc<ConsoleState>>,
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
-    let Some(right) = signed_in.caller.switch_right() else { return forbidden("operator") };
+    let Some(right) = signed_in.caller.stop_right() else { return forbidden("operator") };
     let target = match target(&form) {
         Ok(target) => target,
         Err(error) => return refuse_form(&error),

@@ -9,7 +9,7 @@ pub use operator::{OperatorClient, OperatorClientError};
 
 use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
-use a2g_govern::{Caller, SwitchRight};
+use a2g_govern::{Caller, StopRight};
 use a2g_http::document::PerCatalogue;
 use a2g_http::protocol::{foreign_agent_message, may_see, with_caller};
 use a2g_http::rpc::{Followups, error_object};
@@ -108,12 +108,12 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     // Not for governors: theirs is `g2a/revoke`, and only an operator lifts what an operator has stopped.
     register(&mut module, "a2g/stop", &[Operator], async |executor, sender, params| {
         let decode::StopParams { target, reason } = decode::stop_params(&params)?;
-        let right = switch_right(&executor, &sender.caller)?;
+        let right = stop_right(&executor, &sender.caller)?;
         Ok(encode::stop_result(executor.operator.stop(target, reason, right).await?))
     })?;
     register(&mut module, "a2g/resume", &[Operator], async |executor, sender, params| {
         let target = decode::resume_params(&params)?;
-        let right = switch_right(&executor, &sender.caller)?;
+        let right = stop_right(&executor, &sender.caller)?;
         Ok(encode::resume_result(executor.operator.resume(&target, right).await?))
     })?;
     register(&mut module, "a2g/stops", &[Operator], async |executor, _, params| {
@@ -200,8 +200,8 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
 }
 
 /// The name of a caller that may stop and resume.
-fn switch_right<'a>(executor: &Executor, caller: &'a Caller) -> Result<SwitchRight<'a>, Fault> {
-    caller.switch_right().ok_or_else(|| refuse_scope(executor, caller, "a stop or its end"))
+fn stop_right<'a>(executor: &Executor, caller: &'a Caller) -> Result<StopRight<'a>, Fault> {
+    caller.stop_right().ok_or_else(|| refuse_scope(executor, caller, "a stop or its end"))
 }
 
 /// Checks that the scope of a governor's token names no tools: a policy and a revocation bind an agent at every tool.

@@ -423,13 +423,13 @@ struct NodeCaller {
     identity: CallerIdentity,
 }
 
-/// The right to stop agents, tools or everything, and to resume them. Only [`Caller::switch_right`] constructs one.
+/// The right to stop agents, tools or everything, and to resume them. Only [`Caller::stop_right`] constructs one.
 #[derive(Debug)]
-pub struct SwitchRight<'a> {
+pub struct StopRight<'a> {
     by: &'a str,
 }
 
-impl SwitchRight<'_> {
+impl StopRight<'_> {
     /// The name of the operator, for records.
     #[must_use]
     pub fn by(&self) -> &str {
@@ -543,12 +543,12 @@ impl Caller {
     /// The caller's right to stop and to resume, if it has the role `operator`, and no scope that names tools: a stop and its
     /// end concern other tools as well.
     #[must_use]
-    pub fn switch_right(&self) -> Option<SwitchRight<'_>> {
-        let may_switch = match self.tools {
+    pub fn stop_right(&self) -> Option<StopRight<'_>> {
+        let may_stop = match self.tools {
             CallTargets::All => self.is_any_of(&[Role::Operator]),
             CallTargets::Named(_) => false,
         };
-        may_switch.then_some(SwitchRight { by: &self.name })
+        may_stop.then_some(StopRight { by: &self.name })
     }
 
     /// The caller of a door that is open to everybody: an agent of any name, without further roles.

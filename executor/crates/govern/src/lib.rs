@@ -32,7 +32,7 @@ pub use admit::{
 };
 pub use callers::{
     AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,
-    Credential, CurrentCallers, DecisionAuthor, DecisionRight, Role, SwitchRight, Token,
+    Credential, CurrentCallers, DecisionAuthor, DecisionRight, Role, StopRight, Token,
 };
 pub use files::{FileError, read_secret, read_trusted, replace_private};
 pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};

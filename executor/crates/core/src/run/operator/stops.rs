@@ -13,7 +13,7 @@ use crate::run::faults::{busy_fault, unsaved_decision_fault};
 use crate::run::orders::{StopState, finish_order};
 use crate::run::wait_records::EndOfWait;
 use crate::run::waits::EndedIntents;
-use a2g_govern::SwitchRight;
+use a2g_govern::StopRight;
 use a2g_journal::{JournalError, Resolution};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -36,7 +36,7 @@ impl Operator {
         &self,
         target: StopTarget,
         reason: OperatorReason,
-        right: SwitchRight<'_>,
+        right: StopRight<'_>,
     ) -> Result<usize, Fault> {
         // Later than every known order about the target, even if the clock of the node that gave it is ahead.
         let now = self.clock.now();
@@ -93,7 +93,7 @@ impl Operator {
     /// # Errors
     /// If this cannot be stored in the fleet: the stop stays in force. If it cannot be recorded here: the stop stays in
     /// force at this executor.
-    pub async fn resume(&self, target: &StopTarget, right: SwitchRight<'_>) -> Result<bool, Fault> {
+    pub async fn resume(&self, target: &StopTarget, right: StopRight<'_>) -> Result<bool, Fault> {
         // The others first: if they cannot be told, the stop stays in force everywhere, and the call can be repeated.
         if let Some(stop) = self.intents.find_exact_stop(target) {
             finish_order(self.node.start_stop_order(&stop, StopState::Lifted)).await?;
