@@ -642,7 +642,7 @@ Examples:
 )]
 pub(super) struct StopCommand {
     #[command(flatten)]
-    pub(super) target: SwitchTarget,
+    pub(super) target: TargetOptions,
     /// The reason, which refused agents are told; at most 500 characters
     #[arg(long, value_name = "TEXT", required_unless_present = "list", conflicts_with = "list")]
     pub(super) reason: Option<String>,
@@ -668,14 +668,14 @@ Example:
 )]
 pub(super) struct ResumeCommand {
     #[command(flatten)]
-    pub(super) target: SwitchTarget,
+    pub(super) target: TargetOptions,
     #[command(flatten)]
     pub(super) address: ExecutorAddress,
 }
 
-/// What is stopped or resumed.
+/// The options that name what is stopped or resumed.
 #[derive(Debug, Args)]
-pub(super) struct SwitchTarget {
+pub(super) struct TargetOptions {
     /// All calls of this agent
     #[arg(long, value_name = "DID")]
     pub(super) agent: Option<String>,

@@ -1,7 +1,7 @@
-//! `stop` and `resume`: an operator's switch of a running executor, over its A2G door.
+//! `stop` and `resume`: an operator's stops of a running executor, over its A2G door.
 
 use super::UsageError;
-use super::arguments::{ExecutorAddress, ResumeCommand, StopCommand, SwitchTarget};
+use super::arguments::{ExecutorAddress, ResumeCommand, StopCommand, TargetOptions};
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
 use super::output::{note, one_line, print};
@@ -82,8 +82,8 @@ fn options(ExecutorAddress { url, token_file, ca_file }: &ExecutorAddress) -> St
     options
 }
 
-fn parse_target(target: SwitchTarget) -> Result<StopTarget, UsageError> {
-    let SwitchTarget { agent, tool, all } = target;
+fn parse_target(target: TargetOptions) -> Result<StopTarget, UsageError> {
+    let TargetOptions { agent, tool, all } = target;
     match (agent, tool, all) {
         (Some(agent), None, false) => AgentDid::parse(&agent)
             .map(StopTarget::Agent)

@@ -464,7 +464,7 @@ fn a_session_has_the_rights_of_its_caller_and_ends_with_them() {
     let form = [("form_token", approver.token.as_str()), ("action", "deny")];
     assert_eq!(approver.post(&path, &form, "").0, 401);
     assert_eq!(operator.get("/console").0, 200);
-    // The operator's switch withdraws it.
+    // An operator's stop withdraws it.
     let form =
         [("form_token", operator.token.as_str()), ("target", "agent"), ("name", AGENT), ("reason", "enough")];
     assert_eq!(operator.post("/console/stop", &form, "").0, 303);

@@ -1,4 +1,4 @@
-//! The overview: figures, active runs, containment, the inbox, the stops in force, and the switch.
+//! The overview: figures, active runs, containment, the inbox, and the stops in force with the form for another one.
 
 use super::ConsoleState;
 use super::active::ActiveList;
@@ -21,7 +21,7 @@ use maud::{Markup, html};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum number of agents that the form of the switch suggests.
+/// Maximum number of agents that the form for a stop suggests.
 const MAX_SUGGESTED: usize = 50;
 
 #[derive(serde::Deserialize)]
@@ -59,7 +59,7 @@ pub(super) async fn show(
         // Only for those who may call `a2g/stops`: a stop names an agent that other callers may not know.
         @if signed_in.caller.stop_right().is_some() {
             h2 { "Stops" }
-            (switch(&console, signed_in.viewer(&console)))
+            (stops_part(&console, signed_in.viewer(&console)))
         }
     };
     signed_in.viewer(&console).page("Overview", &body)
@@ -188,7 +188,7 @@ fn verified(check: &ChainCheck) -> Markup {
     }
 }
 
-fn switch(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
+fn stops_part(console: &ConsoleState, viewer: Viewer<'_>) -> Markup {
     let stops = console.executor.queries.stops();
     let active = console.executor.queries.active_runs();
     // Active runs may belong to thousands of agents.

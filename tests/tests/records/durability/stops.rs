@@ -1,4 +1,4 @@
-//! An operator's switch: what a stop ends, withdraws and refuses, and that only an operator lifts it.
+//! An operator's stops: what a stop ends, withdraws and refuses, and that only an operator lifts it.
 
 use super::{catalogue, mark};
 use harness::callers::{List, agent, rpc};
