@@ -1,9 +1,11 @@
 //! The configuration of the console, and of the webhooks that are told what waits for a person.
 
 use super::error::{InvalidValueError, invalid};
+use super::features::has_door;
 use super::file;
 use a2g_http::{ListenAddress, PublicUrl};
 use a2g_sandbox::egress::{EgressError, EgressSettings, WebhookUrl};
+use a2g_types::call::Door;
 use std::path::PathBuf;
 
 /// Maximum number of webhooks. Each of them gets every message.
@@ -38,8 +40,8 @@ impl ConsoleSettings {
         resolve: impl Fn(PathBuf) -> PathBuf,
     ) -> Result<Self, InvalidValueError> {
         let file::ConsoleSection { enabled, listen, public_url, notify } = section;
-        let enabled = enabled.unwrap_or(cfg!(feature = "console"));
-        if enabled && !cfg!(feature = "console") {
+        let enabled = enabled.unwrap_or(has_door(Door::Console));
+        if enabled && !has_door(Door::Console) {
             return Err(invalid("console.enabled")(
                 &"needs the console, which this build lacks: disable it, or build with the feature `console`",
             ));

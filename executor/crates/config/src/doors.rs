@@ -1,6 +1,7 @@
 //! The configuration of the doors of the other protocols.
 
 use super::error::{InvalidValueError, invalid};
+use super::features::has_door;
 use super::file;
 use super::values::{check_count, check_rate, check_seconds, check_size};
 use a2g_capability::HostPattern;
@@ -46,7 +47,7 @@ impl Doors {
             a2e: parse_a2e(a2e)?,
             mcp: parse_mcp(mcp)?,
             nexus: parse_nexus(nexus, resolve)?,
-            sovereign: parse_door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
+            sovereign: parse_sovereign(sovereign)?,
         })
     }
 
@@ -100,7 +101,7 @@ fn parse_a2e(section: file::A2e) -> Result<Option<A2eSettings>, InvalidValueErro
         reconnect_seconds,
         idle_seconds,
     } = section;
-    let door = parse_door(Door::A2e, "doors.a2e.agent", file::Door { enabled, open_to, agent })?;
+    let door = parse_door(Door::A2e, "doors.a2e.agent", DoorKeys { enabled, open_to, agent })?;
     let max_sessions = check_size("doors.a2e.max_sessions", max_sessions, 100_000)?;
     let per_caller = check_size("doors.a2e.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
     let settings = |door| {
@@ -119,7 +120,7 @@ fn parse_a2e(section: file::A2e) -> Result<Option<A2eSettings>, InvalidValueErro
 fn parse_mcp(section: file::Mcp) -> Result<Option<McpSettings>, InvalidValueError> {
     let file::Mcp { enabled, open_to, agent, listing, max_sessions, max_sessions_per_caller, idle_seconds } =
         section;
-    let door = parse_door(Door::Mcp, "doors.mcp.agent", file::Door { enabled, open_to, agent })?;
+    let door = parse_door(Door::Mcp, "doors.mcp.agent", DoorKeys { enabled, open_to, agent })?;
     let max_sessions = check_size("doors.mcp.max_sessions", max_sessions, 100_000)?;
     let per_caller = check_size("doors.mcp.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
     let idle = check_seconds("doors.mcp.idle_seconds", idle_seconds, 86_400)?;
@@ -138,8 +139,8 @@ fn parse_mcp(section: file::Mcp) -> Result<Option<McpSettings>, InvalidValueErro
     }))
 }
 
-fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValueError> {
-    let file::A2aDoor {
+fn parse_a2a(section: file::A2a) -> Result<Option<A2aSettings>, InvalidValueError> {
+    let file::A2a {
         enabled,
         open_to,
         agent,
@@ -158,17 +159,29 @@ fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValue
         file::Dialect::A2a => Dialect::A2a,
         file::Dialect::Acp => Dialect::Acp,
     };
-    let door = parse_door(Door::A2a, "doors.a2a.agent", file::Door { enabled, open_to, agent })?;
+    let door = parse_door(Door::A2a, "doors.a2a.agent", DoorKeys { enabled, open_to, agent })?;
     Ok(door.map(|door| A2aSettings { door, dialect, limits }))
+}
+
+fn parse_sovereign(section: file::Sovereign) -> Result<Option<DoorSettings>, InvalidValueError> {
+    let file::Sovereign { enabled, open_to, agent } = section;
+    parse_door(Door::Sovereign, "doors.sovereign.agent", DoorKeys { enabled, open_to, agent })
+}
+
+/// The keys that the sections of most doors have.
+struct DoorKeys {
+    enabled: bool,
+    open_to: file::DoorAccess,
+    agent: Option<String>,
 }
 
 fn parse_door(
     door: Door,
     key: &'static str,
-    section: file::Door,
+    keys: DoorKeys,
 ) -> Result<Option<DoorSettings>, InvalidValueError> {
-    let file::Door { enabled, open_to, agent } = section;
-    if enabled && !is_built(door) {
+    let DoorKeys { enabled, open_to, agent } = keys;
+    if enabled && !has_door(door) {
         return Err(missing_door(key, door));
     }
     let name = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
@@ -192,7 +205,7 @@ fn parse_nexus(
     if id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 200) {
         return Err(invalid("doors.nexus.id")(&"has to be 1 to 200 bytes long"));
     }
-    if key_file.is_some() && !is_built(Door::Nexus) {
+    if key_file.is_some() && !has_door(Door::Nexus) {
         return Err(missing_door("doors.nexus.key_file", Door::Nexus));
     }
     Ok(key_file.map(|key_file| NexusSettings {
@@ -205,18 +218,6 @@ fn parse_nexus(
         },
         heartbeat,
     }))
-}
-
-/// Returns `true` if this build has the door.
-const fn is_built(door: Door) -> bool {
-    match door {
-        Door::A2g | Door::Console | Door::Cli => true,
-        Door::A2a => cfg!(feature = "a2a"),
-        Door::A2e => cfg!(feature = "a2e"),
-        Door::Mcp => cfg!(feature = "mcp"),
-        Door::Nexus => cfg!(feature = "nexus"),
-        Door::Sovereign => cfg!(feature = "sovereign"),
-    }
 }
 
 fn missing_door(key: &'static str, door: Door) -> InvalidValueError {

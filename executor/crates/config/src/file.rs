@@ -1,8 +1,9 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
-use super::server::DEFAULT_LISTEN;
+use super::features::has_door;
 use a2g_http::ConnectionLimits;
 use a2g_journal::{ArgumentStorage, JournalLimits};
+use a2g_types::call::Door;
 use a2g_types::durability::Durability;
 use a2g_types::limit::{KeyNumbers, LIMITS, LimitRow};
 use a2g_types::limit_keys::{self, LimitKeys};
@@ -14,6 +15,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
+
+/// The default of `server.listen`.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:7420";
 
 /// Declares a section: each of its keys with the type and the default of the value.
 macro_rules! section {
@@ -106,15 +110,15 @@ pub(super) struct Notify {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Doors {
-    pub(super) a2a: A2aDoor,
+    pub(super) a2a: A2a,
     pub(super) a2e: A2e,
     pub(super) mcp: Mcp,
     pub(super) nexus: Nexus,
-    pub(super) sovereign: Door,
+    pub(super) sovereign: Sovereign,
 }
 
 section!(Mcp {
-    enabled: bool = cfg!(feature = "mcp"),
+    enabled: bool = has_door(Door::Mcp),
     open_to: DoorAccess = DoorAccess::Callers,
     agent: Option<String> = None,
     listing: Listing = Listing::Tools,
@@ -149,7 +153,7 @@ pub(super) enum SignatureScope {
 }
 
 section!(A2e {
-    enabled: bool = cfg!(feature = "a2e"),
+    enabled: bool = has_door(Door::A2e),
     open_to: DoorAccess = DoorAccess::Callers,
     agent: Option<String> = None,
     max_parallel: u64 = 4,
@@ -159,8 +163,8 @@ section!(A2e {
     idle_seconds: u64 = 300,
 });
 
-section!(A2aDoor {
-    enabled: bool = cfg!(feature = "a2a"),
+section!(A2a {
+    enabled: bool = has_door(Door::A2a),
     open_to: DoorAccess = DoorAccess::Callers,
     agent: Option<String> = None,
     dialect: Dialect = Dialect::A2a,
@@ -177,8 +181,8 @@ pub(super) enum Dialect {
     Acp,
 }
 
-section!(Door {
-    enabled: bool = cfg!(feature = "sovereign"),
+section!(Sovereign {
+    enabled: bool = has_door(Door::Sovereign),
     open_to: DoorAccess = DoorAccess::Callers,
     agent: Option<String> = None,
 });

@@ -1,6 +1,7 @@
 //! The configuration of the fleet that the executor is a node of.
 
 use super::error::{InvalidValueError, invalid};
+use super::features::has_fleet;
 use super::file;
 use super::values::{check_max, to_usize};
 use a2g_fleet::{FleetSettings, Login};
@@ -30,7 +31,7 @@ pub(super) fn parse_fleet(
         keep_hours,
         pass_calls,
     } = section;
-    if !cfg!(feature = "fleet") {
+    if !has_fleet() {
         return Err(invalid("fleet")(
             &"needs the client of NATS, which this build lacks: remove the section, or build with the feature `fleet`",
         ));

@@ -9,6 +9,7 @@ mod console;
 mod doors;
 mod error;
 mod executor;
+mod features;
 mod file;
 mod fleet;
 mod governor;
@@ -23,7 +24,7 @@ pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
 pub use error::ConfigError;
 pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN};
-pub use server::DEFAULT_LISTEN;
+pub use file::DEFAULT_LISTEN;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_core::catalog::{CompileLimits, RemoteTool};

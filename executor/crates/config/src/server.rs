@@ -14,9 +14,6 @@ use a2g_types::quantity::MemoryLimit;
 use a2g_wire::strict_json::JsonBounds;
 use std::path::{Path, PathBuf};
 
-/// The default of `server.listen`.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:7420";
-
 pub(super) fn parse_address(
     text: &str,
     resolve: impl Fn(PathBuf) -> PathBuf,
