@@ -1,7 +1,7 @@
 //! All open intents and the stops in force, with each step that looks at several of them.
 
 use crate::content::{Content, Owner};
-use crate::runs::{RunId, Runs, StopEffect};
+use crate::runs::{AbortEffect, RunId, Runs};
 use crate::stops::Stops;
 use crate::waits::{Changes, HoldError, HoldOutcome, Wait, Waits};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -29,8 +29,8 @@ pub enum StartError {
 pub enum Ended<T> {
     /// It waited, and no longer does.
     Wait(T),
-    /// It was claimed, and its run is stopped.
-    Run(StopEffect),
+    /// It was claimed, and its run is aborted.
+    Run(AbortEffect),
 }
 
 impl<T> Ended<T> {
@@ -50,8 +50,8 @@ pub struct EndedAll<T> {
     pub waits: Vec<T>,
     /// The runs that are aborted.
     pub run_count: usize,
-    /// Those that nothing stopped before.
-    pub newly_stopped: Vec<IntentId>,
+    /// Those that were not aborted before.
+    pub newly_aborted: Vec<IntentId>,
 }
 
 impl<T> EndedAll<T> {
@@ -67,17 +67,17 @@ impl<T> EndedAll<T> {
     }
 
     fn none() -> Self {
-        Self { waits: Vec::new(), run_count: 0, newly_stopped: Vec::new() }
+        Self { waits: Vec::new(), run_count: 0, newly_aborted: Vec::new() }
     }
 
-    fn count_run(&mut self, intent: IntentId, effect: StopEffect) {
+    fn count_run(&mut self, intent: IntentId, effect: AbortEffect) {
         match effect {
-            StopEffect::First => {
+            AbortEffect::First => {
                 self.run_count += 1;
-                self.newly_stopped.push(intent);
+                self.newly_aborted.push(intent);
             }
-            StopEffect::Repeated => self.run_count += 1,
-            StopEffect::Elsewhere => {}
+            AbortEffect::Repeated => self.run_count += 1,
+            AbortEffect::Elsewhere => {}
         }
     }
 }
@@ -142,7 +142,7 @@ impl<C: Content> Intents<C> {
         if let Some(stop) = self.stops.find(agent, tool) {
             return Err(StartError::Stopped(stop.clone()));
         }
-        match self.runs.stop_reason(intent) {
+        match self.runs.abort_reason(intent) {
             Some(AbortReason::Stopped) => Err(StartError::StopLifted),
             Some(_) | None => Ok(()),
         }
@@ -156,7 +156,7 @@ impl<C: Content> Intents<C> {
         is_selected: impl Fn(&AgentDid) -> bool,
         reason: AbortReason,
     ) -> Option<Ended<C::Call>> {
-        let effect = self.runs.stop_if(intent, |owner| is_selected(&owner.agent), reason);
+        let effect = self.runs.abort_if(intent, |owner| is_selected(&owner.agent), reason);
         let ends = |wait: &Wait<C>| is_selected(&wait.owner().agent) && wait.ends_with_wait();
         let call = self.waits.remove_if(intent, ends);
         call.map(Ended::Wait).or(effect.map(Ended::Run))
@@ -171,7 +171,7 @@ impl<C: Content> Intents<C> {
         let is_included = |owner: &Owner| is_selected(&owner.agent, &owner.tool);
         let ends = |wait: &Wait<C>| is_included(wait.owner()) && wait.ends_with_wait();
         let mut ended = EndedAll::none();
-        for (intent, effect) in self.runs.stop_all(is_included, reason) {
+        for (intent, effect) in self.runs.abort_selected(is_included, reason) {
             // A run whose approval is not being recorded yet ends with its wait.
             if !self.waits.get(intent).is_some_and(ends) {
                 ended.count_run(intent, effect);

@@ -42,7 +42,7 @@ mod tests;
 
 pub use content::{Abortable, Content, Owner};
 pub use intents::{ClaimError, Ended, EndedAll, Intents, StartError};
-pub use runs::{RunId, RunPlace, Runs, StopEffect};
+pub use runs::{AbortEffect, RunId, RunPlace, Runs};
 pub use stops::{NumberedStop, Stops};
 pub use waits::{
     Changes, HoldError, HoldOutcome, Outdated, Removal, Taken, Wait, WaitId, Waits, WakeCondition,

@@ -18,19 +18,19 @@ pub struct RunId {
 pub enum RunPlace {
     /// This node.
     Here,
-    /// Another node, which stops it. This one does so if the call comes back, or at the end of its process.
+    /// Another node, which aborts it. This one does so if the call comes back, or at the end of its process.
     Elsewhere {
-        /// The reason for which the run is stopped if the other node gives the call back.
-        stop_on_return: Option<AbortReason>,
+        /// The reason for which the run is aborted if the other node gives the call back.
+        abort_on_return: Option<AbortReason>,
     },
 }
 
-/// The effect of stopping a run.
+/// The effect of aborting a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopEffect {
-    /// It is aborted. Nothing stopped it before.
+pub enum AbortEffect {
+    /// It is aborted, and was not before.
     First,
-    /// It is aborted, and was stopped before.
+    /// It was aborted before.
     Repeated,
     /// Another node has the call, and has to end it.
     Elsewhere,
@@ -44,22 +44,22 @@ struct Run<C: Content> {
     owner: Owner,
     handle: C::Run,
     place: RunPlace,
-    /// The first reason for which the run was stopped.
-    stopped: Option<AbortReason>,
+    /// The first reason for which the run was aborted.
+    aborted: Option<AbortReason>,
 }
 
 impl<C: Content> Run<C> {
-    /// Stops the run, now or when another node gives its call back.
-    fn stop(&mut self, reason: AbortReason) -> StopEffect {
+    /// Aborts the run, now or when another node gives its call back.
+    fn abort(&mut self, reason: AbortReason) -> AbortEffect {
         match &mut self.place {
-            RunPlace::Elsewhere { stop_on_return } if reason != AbortReason::Shutdown => {
-                stop_on_return.get_or_insert(reason);
-                return StopEffect::Elsewhere;
+            RunPlace::Elsewhere { abort_on_return } if reason != AbortReason::Shutdown => {
+                abort_on_return.get_or_insert(reason);
+                return AbortEffect::Elsewhere;
             }
             RunPlace::Elsewhere { .. } | RunPlace::Here => {}
         }
-        let effect = if self.stopped.is_none() { StopEffect::First } else { StopEffect::Repeated };
-        self.stopped.get_or_insert(reason);
+        let effect = if self.aborted.is_none() { AbortEffect::First } else { AbortEffect::Repeated };
+        self.aborted.get_or_insert(reason);
         self.handle.abort(reason);
         effect
     }
@@ -105,9 +105,9 @@ impl<C: Content> Runs<C> {
         owners
     }
 
-    /// The first reason for which a run was stopped.
-    pub(crate) fn stop_reason(&self, intent: IntentId) -> Option<AbortReason> {
-        self.by_intent.get(&intent)?.stopped
+    /// The first reason for which a run was aborted.
+    pub(crate) fn abort_reason(&self, intent: IntentId) -> Option<AbortReason> {
+        self.by_intent.get(&intent)?.aborted
     }
 
     // The begin and the end of a run.
@@ -117,19 +117,19 @@ impl<C: Content> Runs<C> {
         let is_orphan = owner.parent.is_some_and(|parent| !self.is_active(parent));
         self.last_number += 1;
         let number = self.last_number;
-        let mut run = Run { number, owner, handle, place: RunPlace::Here, stopped: None };
+        let mut run = Run { number, owner, handle, place: RunPlace::Here, aborted: None };
         if is_orphan {
-            run.stop(AbortReason::ParentEnded);
+            run.abort(AbortReason::ParentEnded);
         }
         self.by_intent.insert(intent, run);
         RunId { intent, number }
     }
 
-    /// Removes a run whose guest has ended, so that it can no longer be stopped. Returns the reason if it was stopped
+    /// Removes a run whose guest has ended, so that it can no longer be aborted. Returns the reason if it was aborted
     /// before.
     pub fn end(&mut self, id: RunId) -> Option<AbortReason> {
         self.get_mut(id)?;
-        self.by_intent.remove(&id.intent)?.stopped
+        self.by_intent.remove(&id.intent)?.aborted
     }
 
     /// A run, to be changed; `None` if it has ended.
@@ -140,31 +140,31 @@ impl<C: Content> Runs<C> {
     /// Notes that another node has the call of a run.
     pub fn pass_on(&mut self, id: RunId) {
         if let Some(run) = self.get_mut(id) {
-            run.place = RunPlace::Elsewhere { stop_on_return: None };
+            run.place = RunPlace::Elsewhere { abort_on_return: None };
         }
     }
 
-    /// Notes that this node has the call of a run again. The run is stopped if that was asked for meanwhile.
+    /// Notes that this node has the call of a run again. The run is aborted if that was asked for meanwhile.
     pub fn take_back(&mut self, id: RunId) {
         if let Some(run) = self.get_mut(id)
-            && let RunPlace::Elsewhere { stop_on_return } = mem::replace(&mut run.place, RunPlace::Here)
-            && let Some(reason) = stop_on_return
+            && let RunPlace::Elsewhere { abort_on_return } = mem::replace(&mut run.place, RunPlace::Here)
+            && let Some(reason) = abort_on_return
         {
-            run.stop(reason);
+            run.abort(reason);
         }
     }
 
     /// Aborts a run, whatever waits.
     pub fn abort(&mut self, id: RunId, reason: AbortReason) {
         if let Some(run) = self.get_mut(id) {
-            run.stop(reason);
+            run.abort(reason);
         }
     }
 
     /// Aborts the runs of the calls that a run has made.
     pub fn abort_children(&mut self, parent: IntentId) {
         for run in self.by_intent.values_mut().filter(|run| run.owner.parent == Some(parent)) {
-            run.stop(AbortReason::ParentEnded);
+            run.abort(AbortReason::ParentEnded);
         }
     }
 
@@ -172,30 +172,30 @@ impl<C: Content> Runs<C> {
     /// runs.
     pub fn abort_all(&mut self) -> usize {
         for run in self.by_intent.values_mut() {
-            run.stop(AbortReason::Shutdown);
+            run.abort(AbortReason::Shutdown);
         }
         self.by_intent.len()
     }
 
-    /// Stops the run of an intent if its owner is selected. Returns `None` if there is none.
-    pub(crate) fn stop_if(
+    /// Aborts the run of an intent if its owner is selected. Returns `None` if there is none.
+    pub(crate) fn abort_if(
         &mut self,
         intent: IntentId,
         is_selected: impl Fn(&Owner) -> bool,
         reason: AbortReason,
-    ) -> Option<StopEffect> {
+    ) -> Option<AbortEffect> {
         let run = self.by_intent.get_mut(&intent).filter(|run| is_selected(&run.owner))?;
-        Some(run.stop(reason))
+        Some(run.abort(reason))
     }
 
-    /// Stops all runs whose owners are selected, while the result is read.
-    pub(crate) fn stop_all(
+    /// Aborts all runs whose owners are selected, while the result is read.
+    pub(crate) fn abort_selected(
         &mut self,
         is_selected: impl Fn(&Owner) -> bool,
         reason: AbortReason,
-    ) -> impl Iterator<Item = (IntentId, StopEffect)> {
+    ) -> impl Iterator<Item = (IntentId, AbortEffect)> {
         let selected = self.by_intent.iter_mut().filter(move |(_, run)| is_selected(&run.owner));
-        selected.map(move |(intent, run)| (*intent, run.stop(reason)))
+        selected.map(move |(intent, run)| (*intent, run.abort(reason)))
     }
 
     fn get_mut(&mut self, id: RunId) -> Option<&mut Run<C>> {

@@ -6,8 +6,8 @@
 )]
 
 use crate::{
-    Abortable, Changes, ClaimError, Content, Ended, HoldError, HoldOutcome, Intents, Outdated, Owner,
-    Removal, RunId, RunPlace, StartError, StopEffect, Wait, WaitId, WakeCondition,
+    AbortEffect, Abortable, Changes, ClaimError, Content, Ended, HoldError, HoldOutcome, Intents, Outdated,
+    Owner, Removal, RunId, RunPlace, StartError, Wait, WaitId, WakeCondition,
 };
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
@@ -134,8 +134,8 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_being_recorded_and_then_th
     intents.waits.mark_approving(taken);
     assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision, "the other decision may fail");
     assert_eq!(intents.waits.remove_undecided(intent), Removal::InDecision);
-    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(StopEffect::First)));
-    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(StopEffect::Repeated)));
+    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::First)));
+    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::Repeated)));
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled; 2]);
     intents.waits.mark_deciding(taken);
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Wait("call")));
@@ -239,9 +239,9 @@ fn a_call_that_is_stopped_neither_waits_nor_runs_until_the_stop_is_lifted() {
         let includes_other = target != StopTarget::Agent(agent_did("b"));
         assert_eq!(ended.waits.len(), 1 + usize::from(includes_other));
         assert_eq!(
-            (ended.run_count, &*ended.newly_stopped),
+            (ended.run_count, &*ended.newly_aborted),
             (1, &[running][..]),
-            "the other node stops its own"
+            "the other node aborts its own"
         );
         assert_eq!((intents.waits.is_held(waiting), intents.waits.is_held(other)), (false, !includes_other));
         let stopped = stop(target.clone());
@@ -303,15 +303,15 @@ fn a_nested_call_ends_with_its_parent() {
 }
 
 #[test]
-fn a_call_at_another_node_is_stopped_when_it_comes_back_or_at_the_end_of_the_process() {
+fn a_call_at_another_node_is_aborted_when_it_comes_back_or_at_the_end_of_the_process() {
     let mut intents = intents();
     let intent = IntentId::random();
     let run = TestRun::default();
     let id = intents.claim(intent, owner("b"), run.clone()).unwrap();
     intents.runs.pass_on(id);
     assert!(intents.runs.here().is_empty());
-    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(StopEffect::Elsewhere)));
-    assert_eq!(intents.end(intent, |_| true, AbortReason::Revoked), Some(Ended::Run(StopEffect::Elsewhere)));
+    assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::Elsewhere)));
+    assert_eq!(intents.end(intent, |_| true, AbortReason::Revoked), Some(Ended::Run(AbortEffect::Elsewhere)));
     assert!(run.0.borrow().is_empty());
     intents.runs.take_back(id);
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled], "the first reason");
@@ -491,11 +491,11 @@ proptest! {
                             ledger.get_mut(&intent).unwrap().open_waits -= 1;
                             prop_assert!(!intents.waits.is_held(intent));
                         }
-                        Some(Ended::Run(effect @ (StopEffect::First | StopEffect::Repeated))) => {
+                        Some(Ended::Run(effect @ (AbortEffect::First | AbortEffect::Repeated))) => {
                             let (_, run) = ledger[&intent].runs.last().unwrap();
-                            prop_assert_eq!(run.0.borrow().len() == 1, effect == StopEffect::First);
+                            prop_assert_eq!(run.0.borrow().len() == 1, effect == AbortEffect::First);
                         }
-                        Some(Ended::Run(StopEffect::Elsewhere)) => {
+                        Some(Ended::Run(AbortEffect::Elsewhere)) => {
                             let is_elsewhere = matches!(place, Some(RunPlace::Elsewhere { .. }));
                             prop_assert!(is_elsewhere);
                         }
@@ -534,7 +534,7 @@ proptest! {
                 }
                 Step::Stop => {
                     let ended = intents.stop(stop(StopTarget::Everything));
-                    prop_assert!(ended.newly_stopped.len() <= ended.run_count);
+                    prop_assert!(ended.newly_aborted.len() <= ended.run_count);
                     for intent in ids {
                         // What is still held has a run, which was told to end, or its run has just ended.
                         if !intents.waits.is_held(intent) {

@@ -111,7 +111,7 @@ enum Phase<A> {
     Undecided,
     /// A decision is in progress, and excludes any other.
     Deciding,
-    /// The intent is claimed, and its approval is being recorded. From now on, a cancellation stops its run.
+    /// The intent is claimed, and its approval is being recorded. From now on, a cancellation aborts its run.
     Approving,
     /// The intent is approved and claimed. If its run cannot begin, it waits to run again.
     Claimed,
@@ -423,7 +423,7 @@ impl<C: Content> Waits<C> {
         if self.forget_count == taken.forget_count { Ok(()) } else { Err(Outdated::ApprovalsForgotten) }
     }
 
-    /// Marks a claimed intent as one whose approval is being recorded. From now on, a cancellation stops the run instead of
+    /// Marks a claimed intent as one whose approval is being recorded. From now on, a cancellation aborts the run instead of
     /// ending the wait.
     pub fn mark_approving(&mut self, taken: WaitId) {
         self.change(taken, |wait| wait.phase = Phase::Approving);

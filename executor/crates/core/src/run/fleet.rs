@@ -165,7 +165,7 @@ impl FleetClaim {
                 result = &mut run => return result,
                 () = tokio::time::sleep(LEASE_CHECK) => {
                     if !self.is_held() {
-                        running.stop(AbortReason::LeaseLost);
+                        running.abort(AbortReason::LeaseLost);
                         return run.await;
                     }
                 }

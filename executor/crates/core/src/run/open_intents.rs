@@ -322,7 +322,7 @@ pub(super) struct ActiveRun {
 
 impl ActiveRun {
     /// The handle that aborts the guest.
-    pub(super) fn abort(&self) -> &Arc<Abort> {
+    pub(super) fn abort_handle(&self) -> &Arc<Abort> {
         &self.abort
     }
 
@@ -336,8 +336,8 @@ impl ActiveRun {
         self.intents.update(|intents| intents.runs.take_back(self.id));
     }
 
-    /// Stops the run.
-    pub(super) fn stop(&self, reason: AbortReason) {
+    /// Aborts the run.
+    pub(super) fn abort(&self, reason: AbortReason) {
         self.intents.update(|intents| intents.runs.abort(self.id, reason));
     }
 
@@ -350,7 +350,7 @@ impl ActiveRun {
         });
     }
 
-    /// Removes the run, so that it can no longer be stopped. Returns the reason if it was stopped before.
+    /// Removes the run, so that it can no longer be aborted. Returns the reason if it was aborted before.
     pub(super) fn end(&self) -> Option<AbortReason> {
         self.intents.update(|intents| intents.runs.end(self.id))
     }

@@ -52,8 +52,8 @@ pub(super) fn restore_intents(decisions: &Decisions, now: OffsetDateTime) -> Ope
 pub(super) struct EndedIntents<F> {
     /// The number of those that waited, and of those whose runs are aborted.
     pub(super) count: usize,
-    /// The runs that nothing stopped before.
-    pub(super) newly_stopped: Vec<IntentId>,
+    /// The runs that were not aborted before.
+    pub(super) newly_aborted: Vec<IntentId>,
     /// The records of the ends of the waits, which are sent.
     pub(super) recording: F,
 }
@@ -256,11 +256,11 @@ impl Waits {
         reason: AbortReason,
         end: EndOfWait<'_>,
     ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
-        let EndedAll { waits, run_count, newly_stopped } = ended;
+        let EndedAll { waits, run_count, newly_aborted } = ended;
         waits.iter().for_each(|ended| self.due_denials.note(ended.call(), reason));
         let count = waits.len() + run_count;
         let recording = record_end_of_wait(&self.decisions, waits, end, self.clock.now());
-        EndedIntents { count, newly_stopped, recording }
+        EndedIntents { count, newly_aborted, recording }
     }
 
     /// Records the end of an approved intent that has not run.

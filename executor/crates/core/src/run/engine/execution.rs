@@ -134,7 +134,7 @@ impl Engine {
             tracing::debug!("queued");
             tokio::select! {
                 turn = place.acquire_slot(admitted.call().priority, lent_slot.clone(), offer.cloned()) => turn,
-                _cancelled = running.abort().wait() => None,
+                _cancelled = running.abort_handle().wait() => None,
             }
         };
         let mut turn = pin!(turn.instrument(trace::queue_span()));

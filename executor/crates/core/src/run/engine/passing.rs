@@ -426,7 +426,7 @@ impl Engine {
                     NextRequest::Refused(Fault::Internal(message.to_owned()))
                 }
             },
-            reason = running.abort().wait() => NextRequest::Stopped(reason),
+            reason = running.abort_handle().wait() => NextRequest::Stopped(reason),
             next = self.announce_and_check(admitted, offer) => next,
         }
     }
@@ -502,7 +502,7 @@ impl Engine {
         let Ok(messages) = fleet.messages.events_of(call.intent).await else { return Ok(PassedEnd::Kept) };
         let Some(text) = node_text(admitted) else { return Ok(PassedEnd::Kept) };
         running.pass_on();
-        let is_stopped = running.abort().reason().is_some();
+        let is_stopped = running.abort_handle().reason().is_some();
         if is_stopped || request.call.send(CallMessage { text, asked_governor }).is_err() {
             running.take_back();
             return Ok(PassedEnd::Kept);
@@ -560,7 +560,7 @@ impl Engine {
                 },
                 () = tokio::time::sleep_until(next_request) => {}
                 // Only the end of this process stops a call that was passed on.
-                _stopped = running.abort().wait() => return Err(unknown_end(call, is_claimed)),
+                _stopped = running.abort_handle().wait() => return Err(unknown_end(call, is_claimed)),
             }
             delay = (delay * 3 / 2).min(max_delay);
             next_request = timer_now() + delay;

@@ -68,7 +68,7 @@ impl ClaimedCall {
     fn check_start(&self) -> Result<(), Fault> {
         match self.engine.intents.check_start(self.call()) {
             // Another node may still have the call: if it were withdrawn, it could run there. So it ends as aborted.
-            Err(_stopped) if self.was_passed_on => self.running.stop(AbortReason::Stopped),
+            Err(_stopped) if self.was_passed_on => self.running.abort(AbortReason::Stopped),
             result => result?,
         }
         self.admitted.check_expiry(self.engine.clock.now())
@@ -215,7 +215,7 @@ impl Turn {
         let engine = &self.claimed.engine;
         let has_no_caller =
             self.claimed.approved_by.is_some() || engine.stored_calls.contains(self.claimed.call().intent);
-        if has_no_caller && self.claimed.running.abort().reason() == Some(AbortReason::Shutdown) {
+        if has_no_caller && self.claimed.running.abort_handle().reason() == Some(AbortReason::Shutdown) {
             // The next process or another node runs it: no caller waits for the result.
             return Err(busy_fault("the executor is shutting down"));
         }
@@ -273,10 +273,10 @@ impl Started {
         claimed.running.set_calls(calls.as_ref());
         let backend = calls.clone().map(|calls| Calls::new(calls));
         let outside = Outside { network, calls: backend.unwrap_or_default() };
-        let abort = Arc::clone(claimed.running.abort());
+        let abort = Arc::clone(claimed.running.abort_handle());
         let isolate = &claimed.loaded.isolate;
         let execution = isolate.begin(&request, outside, abort, sink.event_sink());
-        let mut outcome = match claimed.running.abort().reason() {
+        let mut outcome = match claimed.running.abort_handle().reason() {
             Some(reason) => {
                 drop((request, prepared));
                 execution.outcome(End::Aborted(reason), engine.clock.monotonic())

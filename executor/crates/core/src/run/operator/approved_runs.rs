@@ -184,7 +184,7 @@ impl Operator {
             }
             return None;
         }
-        let abort = Arc::clone(claimed.running.abort());
+        let abort = Arc::clone(claimed.running.abort_handle());
         let stopwatch = Stopwatch::start(self.clock.monotonic());
         match Arc::clone(&self.engine).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {

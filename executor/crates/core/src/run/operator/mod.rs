@@ -22,7 +22,7 @@ use super::wait_records::EndOfWait;
 use super::waits::{EndedIntents, Waits};
 use super::{AgentFilter, Engine, ExecutorSettings, Parts, all_agents};
 use crate::run::engine::stored_calls::{CallStore, StoredCalls};
-use a2g_intent::{Ended, EndedAll, StopEffect};
+use a2g_intent::{AbortEffect, Ended, EndedAll};
 use a2g_journal::{Decisions, JournalError, Resolution};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -146,12 +146,12 @@ impl Operator {
         };
         let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
             Some(Ended::Wait(recording)) => recording.await.map(drop),
-            Some(Ended::Run(StopEffect::First)) => {
+            Some(Ended::Run(AbortEffect::First)) => {
                 self.decisions.record_stop(&[intent], by, "a2g/cancel").await
             }
             // The journal has the caller that stopped it first.
-            Some(Ended::Run(StopEffect::Repeated)) => Ok(()),
-            Some(Ended::Run(StopEffect::Elsewhere)) | None => {
+            Some(Ended::Run(AbortEffect::Repeated)) => Ok(()),
+            Some(Ended::Run(AbortEffect::Elsewhere)) | None => {
                 let ended =
                     self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await?;
                 return Ok(ended || was_compiling);
@@ -218,11 +218,11 @@ impl Operator {
         if intent.is_none() {
             self.policies.revoke(agent, by);
         }
-        let EndedIntents { count, newly_stopped, recording } = self.end_revoked(intent, &filter, by);
+        let EndedIntents { count, newly_aborted, recording } = self.end_revoked(intent, &filter, by);
         let record_all = async {
             recording.await?;
-            if !newly_stopped.is_empty() {
-                self.decisions.record_stop(&newly_stopped, by, "g2a/revoke").await?;
+            if !newly_aborted.is_empty() {
+                self.decisions.record_stop(&newly_aborted, by, "g2a/revoke").await?;
             }
             self.decisions.record_revocation(agent, intent, by, count).await
         };

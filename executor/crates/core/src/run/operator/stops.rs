@@ -74,12 +74,12 @@ impl Operator {
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
             (set, self.waits.record_ended(ended, AbortReason::Stopped, end))
         });
-        let EndedIntents { count, newly_stopped, recording } = ended;
+        let EndedIntents { count, newly_aborted, recording } = ended;
         let stopped = async {
-            if newly_stopped.is_empty() {
+            if newly_aborted.is_empty() {
                 return Ok(());
             }
-            self.decisions.record_stop(&newly_stopped, by, STOP_METHOD).await
+            self.decisions.record_stop(&newly_aborted, by, STOP_METHOD).await
         };
         // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
         let (set, withdrawn, stopped) = tokio::join!(set, recording, stopped);
