@@ -152,7 +152,7 @@ impl Node {
     }
 
     /// Returns `true` if another node runs an intent whose agent `filter` selects.
-    pub(super) async fn runs_elsewhere(
+    pub(super) async fn is_running_elsewhere(
         &self,
         intent: IntentId,
         filter: &(impl Fn(&AgentDid) -> bool + ?Sized),
@@ -187,7 +187,7 @@ impl Node {
         give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
-            if self.runs_elsewhere(intent, &filter).await? {
+            if self.is_running_elsewhere(intent, &filter).await? {
                 continue;
             }
             if let Err(error) = fleet.orders.withdraw(&name).await {

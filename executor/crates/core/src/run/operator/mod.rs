@@ -111,7 +111,7 @@ impl Operator {
         let was_waiting = self.intents.is_held(intent) || self.compile_waits.agent_of(intent).is_some();
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
-            if let Ok(true) = self.node.runs_elsewhere(intent, filter).await {
+            if let Ok(true) = self.node.is_running_elsewhere(intent, filter).await {
                 return self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await;
             }
             if was_waiting {
@@ -188,7 +188,7 @@ impl Operator {
         let count = self.revoke_here(agent, Some(intent), by).await?;
         if count > 0 {
             // As in `cancel`.
-            if let Ok(true) = self.node.runs_elsewhere(intent, &is_included).await {
+            if let Ok(true) = self.node.is_running_elsewhere(intent, &is_included).await {
                 let is_ended = self.end_elsewhere(intent, is_included, by, EndKind::Revocation).await?;
                 return Ok(usize::from(is_ended));
             }
@@ -281,13 +281,13 @@ impl Operator {
         kind: EndKind,
     ) -> Result<bool, Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(false) };
-        let mut is_running = self.node.runs_elsewhere(intent, &filter).await?;
+        let mut is_running = self.node.is_running_elsewhere(intent, &filter).await?;
         let mut was_passed_on = false;
         while !is_running && self.intents.is_passed_on(intent, &filter) {
             was_passed_on = true;
             // An order has no effect at the other node before that node has claimed the intent.
             tokio::time::sleep(CLAIM_INTERVAL).await;
-            is_running = self.node.runs_elsewhere(intent, &filter).await?;
+            is_running = self.node.is_running_elsewhere(intent, &filter).await?;
         }
         if !is_running && was_passed_on {
             // The other node has given it back, so the stop that was kept for this case ends it here.
