@@ -47,7 +47,7 @@ use push::Push;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::{StreamStart, TaskStream};
-use tasks::{READ_ALL_ROLES, TaskStore, TaskWebhooks, journal_fault};
+use tasks::{READ_ALL_ROLES, TaskStore, TaskWebhooks};
 
 /// The header, and the parameter of the URL, in which clients of A2A 1.0 name a version.
 const VERSION: &str = "a2a-version";
@@ -387,7 +387,7 @@ impl A2a {
     async fn list_tasks(&self, id: &Id, query: TaskQuery, limit: usize, offset: usize) -> Answer {
         // The query asks for one more task than fits the page, to learn whether there is a next page.
         let result = self.executor.journal.tasks.list(TaskQuery { limit: offset + limit + 1, ..query }).await;
-        let (found, total) = result.map_err(journal_fault)?;
+        let (found, total) = result.map_err(Fault::from)?;
         let mut rest = found.into_iter().skip(offset);
         let page = rest.by_ref().take(limit).collect::<Vec<_>>();
         let next =

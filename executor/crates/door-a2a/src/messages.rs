@@ -2,7 +2,7 @@
 
 use super::push::{Push, add_webhook};
 use super::record::TaskRecord;
-use super::tasks::{TaskHandle, TaskStore, journal_fault};
+use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_http::protocol::{DoorSettings, with_caller};
@@ -146,7 +146,7 @@ impl Messages {
         // If the message is answered only when the task settles, the task is written with its run, which saves a
         // transaction.
         if answered == AnswerTime::AtOnce || call.is_none() {
-            handle.persist().await.map_err(journal_fault)?;
+            handle.persist().await.map_err(Fault::from)?;
         }
         Ok(handle)
     }

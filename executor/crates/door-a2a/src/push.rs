@@ -1,7 +1,7 @@
 //! The webhooks of tasks: the push notification configurations of the protocol.
 
 use super::Answer;
-use super::tasks::{TaskHandle, TaskStore, TaskWebhooks, journal_fault};
+use super::tasks::{TaskHandle, TaskStore, TaskWebhooks};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::ident::IntentId;
@@ -87,7 +87,7 @@ impl Push {
         change: impl FnOnce(&mut Vec<PushConfig>) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
         let pending_write = handle.try_change(|record| change(&mut record.webhooks).map(|()| Vec::new()))?;
-        pending_write.await.map_err(|error| Problem::Core(journal_fault(error)))
+        pending_write.await.map_err(|error| Problem::Core(error.into()))
     }
 }
 

@@ -389,7 +389,7 @@ impl TaskStore {
     pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<TaskWebhooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
         let listed = executor.journal.tasks.list_open().await;
-        for (task, owner) in listed.map_err(journal_fault)? {
+        for (task, owner) in listed? {
             open.entry(owner).or_default().insert(task);
         }
         let open = Arc::new(OpenTasks(Mutex::new(open)));
@@ -487,8 +487,7 @@ impl TaskStore {
             return Ok(Some(handle));
         }
         let found = self.executor.journal.tasks.find(id, decode_record).await;
-        let stored = found.map_err(journal_fault)?;
-        let Some(record) = stored.transpose()? else { return Ok(None) };
+        let Some(record) = found?.transpose()? else { return Ok(None) };
         Ok(Some(self.insert(&mut self.lock(), id, record, true)))
     }
 
@@ -519,13 +518,4 @@ pub(super) fn decode_record(stored: &JournalTask) -> Result<TaskRecord, Fault> {
     serde_json::from_str(&stored.document).map_err(|error| {
         Fault::Internal(format!("the task {} in the journal cannot be read: {error}", stored.task))
     })
-}
-
-pub(super) fn journal_fault(error: JournalError) -> Fault {
-    match error {
-        JournalError::Backlog | JournalError::NoSpace | JournalError::Share { .. } | JournalError::Busy => {
-            Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
-        }
-        JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
-    }
 }

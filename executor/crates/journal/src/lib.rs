@@ -98,7 +98,8 @@ pub use usage_sums::UsageSums;
 use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::durability::Durability;
-use a2g_types::error_chain::BoxedError;
+use a2g_types::error_chain::{BoxedError, ErrorChain};
+use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::rate_limit::to_whole_units;
 use a2g_types::stored;
@@ -160,18 +161,26 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// The time after which the caller may try again, in milliseconds.
+    /// The fault for a caller. One who may try again is told `message`, and one of a broken journal the error.
     #[must_use]
-    pub fn retry_after_ms(&self) -> u64 {
-        match self {
+    pub fn to_fault(&self, message: String) -> Fault {
+        let retry_after_ms = match self {
             Self::Share { retry_after, .. } => to_whole_units(*retry_after, Duration::from_millis(1)),
-            Self::Backlog | Self::NoSpace | Self::Busy | Self::Broken(_) => RETRY_AFTER_MS,
-        }
+            Self::Backlog | Self::NoSpace | Self::Busy => RETRY_AFTER_MS,
+            Self::Broken(_) => return Fault::Internal(ErrorChain(self).to_string()),
+        };
+        Fault::Busy { message, retry_after_ms }
     }
 
     /// The error for a value of the file that cannot be read.
     fn unreadable(error: impl Into<BoxedError>) -> Self {
         Self::Broken(BrokenError::from_read(error))
+    }
+}
+
+impl From<JournalError> for Fault {
+    fn from(error: JournalError) -> Self {
+        error.to_fault(error.to_string())
     }
 }
 

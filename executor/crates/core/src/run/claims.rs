@@ -2,7 +2,7 @@
 //! of a claimed call finds.
 
 use super::engine::passing::{Passing, TakenCall};
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault, receipt_pending_fault, stop_fault};
+use super::faults::{busy_fault, intent_conflict_fault, receipt_pending_fault, stop_fault};
 use super::fleet::{CallIdentity, Node, StartOutcome};
 use super::open_intents::{ActiveRun, OpenIntents};
 use super::output::ExpectedOutput;
@@ -157,7 +157,7 @@ impl Claims {
             Some(_) => self.slots.reserve_nested(&call.agent),
             None => self.reserve_place(&call.agent).await?,
         };
-        match self.journal_claims.claim(call, admitted.keep_until(), verdict).map_err(journal_fault)? {
+        match self.journal_claims.claim(call, admitted.keep_until(), verdict)? {
             ClaimResult::New => {}
             ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
         }
@@ -221,7 +221,7 @@ impl Claims {
         call: &Call,
         expires_at: Option<OffsetDateTime>,
     ) -> Result<Option<KnownIntent>, Fault> {
-        self.journal_claims.find(call, expires_at).await.map_err(journal_fault)
+        self.journal_claims.find(call, expires_at).await.map_err(Fault::from)
     }
 
     /// Looks up an intent in the journal, and then in the fleet. `expires_at` is the expiry of a verdict that came with
@@ -300,14 +300,14 @@ impl Claims {
             Ok(StartResult::New) => return Ok(StartOutcome::New(claim)),
             Ok(StartResult::Known(known)) => Ok(StartOutcome::Known(known)),
             Ok(StartResult::Replayed) => Ok(StartOutcome::Replayed),
-            Err(error) => Err(journal_fault(error)),
+            Err(error) => Err(Fault::from(error)),
         };
         claim.release().await;
         refused
     }
 
     pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal_claims.release(intent).await.map_err(journal_fault)
+        self.journal_claims.release(intent).await.map_err(Fault::from)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::RETRY_AFTER_MS;
 use a2g_journal::JournalError;
-use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::stop::Stop;
@@ -87,27 +86,11 @@ pub(super) fn busy_fault(message: &str) -> Fault {
     Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
 }
 
-/// The fault for an error of the journal.
-pub(super) fn journal_fault(error: JournalError) -> Fault {
-    match error {
-        JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => busy_fault(&error.to_string()),
-        JournalError::Share { .. } => {
-            Fault::Busy { message: error.to_string(), retry_after_ms: error.retry_after_ms() }
-        }
-        JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
-    }
-}
-
 /// The fault for a decision that has taken effect, but is not on the disk yet.
 pub(super) fn unsaved_decision_fault(error: &JournalError) -> Fault {
-    match error {
-        JournalError::Backlog | JournalError::NoSpace | JournalError::Share { .. } | JournalError::Busy => {
-            busy_fault(
-                "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart could undo it",
-            )
-        }
-        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
-    }
+    let message = "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart \
+                   could undo it";
+    error.to_fault(message.to_owned())
 }
 
 /// The fault for a call that a stop includes.

@@ -4,7 +4,6 @@ use super::compile_waits::CompileWaits;
 use super::engine::admission::check_memory;
 use super::engine::passing::Passing;
 use super::engine::stored_calls::{DENIED_BY, StoredCalls, TakenOverCall, TakenOverCalls};
-use super::faults::journal_fault;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::questions::Peers;
@@ -106,7 +105,7 @@ impl Queries {
     /// If the journal cannot be read.
     pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.queue_stats();
-        let oldest = self.journal.deliveries.oldest_undelivered_at().await.map_err(journal_fault)?;
+        let oldest = self.journal.deliveries.oldest_undelivered_at().await?;
         let now = self.clock.now();
         let oldest_age = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted after the query: the oldest report may have been delivered in between.
@@ -143,7 +142,7 @@ impl Queries {
     /// # Errors
     /// If the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
-        self.journal.records.verdict(intent).map_err(journal_fault)
+        self.journal.records.verdict(intent).map_err(Fault::from)
     }
 
     /// The calls that a run has made so far; empty for a run that has ended or makes none.
@@ -189,7 +188,7 @@ impl Queries {
     /// # Errors
     /// The journal cannot be read.
     pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, Fault> {
-        self.journal.records.intent_records(intent).map_err(journal_fault)
+        self.journal.records.intent_records(intent).map_err(Fault::from)
     }
 
     /// The arguments of an agent's intent that waits, runs, has run or was not approved; `None` if they are not stored.
@@ -203,7 +202,7 @@ impl Queries {
         if let Some((Call { arguments, .. }, _)) = waiting {
             return Ok(Some(StoredArguments::Kept { arguments, left_out: Vec::new() }));
         }
-        self.journal.records.arguments(intent, agent).map_err(journal_fault)
+        self.journal.records.arguments(intent, agent).map_err(Fault::from)
     }
 
     /// The agent and the fault of an intent that a person denied here or at another node; `None` for any other intent.
@@ -240,7 +239,7 @@ impl Queries {
         // A refusal is written shortly after its answer, and on a full disk not before there is room.
         let _is_written = tokio::time::timeout(MAX_WRITE_WAIT, self.journal.flush()).await;
         let denial = self.journal.records.find_refusal(intent, is_denial).await;
-        Ok(denial.map_err(journal_fault)?.map(|refusal| refusal.message))
+        Ok(denial?.map(|refusal| refusal.message))
     }
 
     /// The fault of a call with an intent that a person denied; `None` for any other intent.
@@ -248,7 +247,7 @@ impl Queries {
     /// # Errors
     /// The journal cannot be read.
     pub fn denial(&self, intent: IntentId) -> Result<Option<Fault>, Fault> {
-        let denial = self.journal.records.denial(intent).map_err(journal_fault)?;
+        let denial = self.journal.records.denial(intent)?;
         Ok(denial.map(|denial| denial_fault(intent, &denial)))
     }
 
@@ -290,7 +289,7 @@ impl Queries {
         before: Option<u64>,
         limit: usize,
     ) -> Result<ReceiptPage, Fault> {
-        self.journal.records.recent_receipts(filter, before, limit).await.map_err(journal_fault)
+        self.journal.records.recent_receipts(filter, before, limit).await.map_err(Fault::from)
     }
 
     /// The latest runs that `search` selects, of the agents that `may_see` selects: see
@@ -305,7 +304,7 @@ impl Queries {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<RunSummary>, Fault> {
-        self.journal.records.search_runs(search, may_see, before, limit).await.map_err(journal_fault)
+        self.journal.records.search_runs(search, may_see, before, limit).await.map_err(Fault::from)
     }
 
     /// The latest refused calls that `search` selects, of the agents that `may_see` selects: see
@@ -320,7 +319,7 @@ impl Queries {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Page<NumberedRefusal>, Fault> {
-        self.journal.records.search_refusals(search, may_see, before, limit).await.map_err(journal_fault)
+        self.journal.records.search_refusals(search, may_see, before, limit).await.map_err(Fault::from)
     }
 
     /// Everything that the records say about an intent; `None` for an intent without records. The code that calls
@@ -329,7 +328,7 @@ impl Queries {
     /// # Errors
     /// The journal is busy or cannot be read.
     pub async fn run_record(&self, intent: IntentId) -> Result<Option<RunRecord>, Fault> {
-        self.journal.records.run_record(intent).await.map_err(journal_fault)
+        self.journal.records.run_record(intent).await.map_err(Fault::from)
     }
 
     /// The use of the executor by the agents that `filter` selects, from the latest `max_rows` receipts at most, with a
@@ -344,7 +343,7 @@ impl Queries {
         max_rows: u64,
         span: Option<SeriesSpan>,
     ) -> Result<UsageSums, Fault> {
-        self.journal.records.usage(since, filter, max_rows, span).await.map_err(journal_fault)
+        self.journal.records.usage(since, filter, max_rows, span).await.map_err(Fault::from)
     }
 
     /// The agent of an intent that has started at this executor, without its receipt; `None` for any other intent.
@@ -352,7 +351,7 @@ impl Queries {
     /// # Errors
     /// If the journal cannot be read.
     pub fn agent_of_start(&self, intent: IntentId) -> Result<Option<AgentDid>, Fault> {
-        self.journal.records.agent_of_start(intent).map_err(journal_fault)
+        self.journal.records.agent_of_start(intent).map_err(Fault::from)
     }
 
     /// The agent and the state of an intent that waits, has run or runs at this executor; `None` for any other intent.
@@ -370,7 +369,7 @@ impl Queries {
             return Ok(Some((agent, IntentState::Queued)));
         }
         check_memory()?;
-        let recorded = self.journal.claims.stage(intent, IfFull::Refuse).await.map_err(journal_fault)?;
+        let recorded = self.journal.claims.stage(intent, IfFull::Refuse).await?;
         let stage = recorded.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
         // An approved intent that could not begin is about to wait again.
         let pending = |held: &Escalated, _: &[_]| held.is_pending(now).then(|| agent_of(held));
@@ -480,7 +479,7 @@ impl Queries {
                 self.waits.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;
             }
-            match self.journal.claims.stage(intent, IfFull::Wait).await.map_err(journal_fault)? {
+            match self.journal.claims.stage(intent, IfFull::Wait).await? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),

@@ -1,7 +1,7 @@
 //! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
 
 use super::due_denials::DueDenials;
-use super::faults::{busy_fault, intent_conflict_fault, journal_fault, stop_fault, unsaved_decision_fault};
+use super::faults::{busy_fault, intent_conflict_fault, stop_fault, unsaved_decision_fault};
 use super::fleet::Node;
 use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
 use super::refusals::Refusals;
@@ -106,7 +106,7 @@ impl Waits {
         let escalated = escalated.bind_to_module(tool.descriptor.digest);
         let call = escalated.call().clone();
         let until = escalated.expires_at();
-        self.decisions.check_share(&call.agent).map_err(journal_fault)?;
+        self.decisions.check_share(&call.agent)?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let (outcome, pending) = self.intents.update(|intents| {
@@ -136,13 +136,13 @@ impl Waits {
             },
             Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
             Ok(HoldResult::Started) => {
-                let known = self.journal_claims.find(&call, None).await.map_err(journal_fault)?;
+                let known = self.journal_claims.find(&call, None).await?;
                 known
                     .map(Held::Started)
                     .ok_or_else(|| busy_fault("a run of the intent was released: send it again"))
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
-            Err(error) => Err(journal_fault(error)),
+            Err(error) => Err(Fault::from(error)),
         }
     }
 

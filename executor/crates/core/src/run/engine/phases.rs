@@ -9,7 +9,7 @@
 
 use super::nested::NestedCalls;
 use crate::run::claims::ClaimedRun;
-use crate::run::faults::{busy_fault, journal_fault, receipt_pending_fault};
+use crate::run::faults::{busy_fault, receipt_pending_fault};
 use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
 use crate::run::output::OutputReservation;
@@ -336,8 +336,7 @@ impl Ended {
         let (receipt, reporting) = claim.finish(receipt).await?;
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = engine.clock.now();
-        let result = engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await;
-        result.map_err(journal_fault)?;
+        engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;
         let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);

@@ -10,7 +10,7 @@
 use crate::run::claims::{ClaimOutcome, ClaimedRun};
 use crate::run::engine::admission::check_arguments;
 use crate::run::events::RunEventSink;
-use crate::run::faults::{busy_fault, intent_conflict_fault, journal_fault};
+use crate::run::faults::{busy_fault, intent_conflict_fault};
 use crate::run::preview::{changed_fault, summarize};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::wait_records::{denial_fault, new_resolution};
@@ -257,7 +257,7 @@ impl Operator {
                 busy_fault("the intent was decided in the meantime: send it again")
             }
             Ok(HoldResult::Conflict) => intent_conflict_fault(call.intent),
-            Err(error) => journal_fault(error),
+            Err(error) => Fault::from(error),
         };
         if self.intents.end_wait(wait) {
             self.refusals.record(Some(&IntentSummary::from_call(call)), fault);

@@ -6,7 +6,6 @@
 use super::approved_runs::{NotClaimed, is_withdrawal};
 use crate::run::approval_rules::{self, ApprovalBar, PartialApproval};
 use crate::run::claims::ClaimedRun;
-use crate::run::faults::journal_fault;
 use crate::run::preview::{DecisionBasis, changed_fault};
 use crate::run::wait_records::new_decision;
 use crate::run::waits::not_waiting_fault;
@@ -187,7 +186,7 @@ impl Operator {
             Ok(_one) => {}
             Err(error) => {
                 self.intents.release_taken(taken);
-                return Err(journal_fault(error));
+                return Err(Fault::from(error));
             }
         }
         self.intents
@@ -417,7 +416,7 @@ impl Operator {
                     not_waiting_fault()
                 }
                 Ok(_one) => return Ok(claimed),
-                Err(error) => journal_fault(error),
+                Err(error) => Fault::from(error),
             },
         };
         // From now on, a cancel ends the wait and no longer the run.
