@@ -9,13 +9,12 @@
 //! record is on the disk. It is lifted only once the record of its end is on the disk.
 
 use crate::run::Operator;
-use crate::run::faults::{busy_fault, unsaved_decision_fault};
+use crate::run::faults::unsaved_decision_fault;
 use crate::run::orders::{StopState, finish_order};
 use crate::run::wait_records::EndOfWait;
 use crate::run::waits::EndedIntents;
 use a2g_govern::StopRight;
-use a2g_journal::{JournalError, Resolution};
-use a2g_types::error_chain::ErrorChain;
+use a2g_journal::Resolution;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::AbortReason;
@@ -110,14 +109,8 @@ impl Operator {
         });
         let Some((number, recording)) = lifting else { return Ok(false) };
         // `false` from the journal means that another caller has lifted it there.
-        let _was_stopped = recording.await.map_err(|error| match error {
-            JournalError::Backlog
-            | JournalError::NoSpace
-            | JournalError::Share { .. }
-            | JournalError::Busy => {
-                busy_fault(&format!("the stop stays in force, because its end cannot be recorded: {error}"))
-            }
-            JournalError::Broken(_) => Fault::Internal(ErrorChain(&error).to_string()),
+        let _was_stopped = recording.await.map_err(|error| {
+            error.to_fault(format!("the stop stays in force, because its end cannot be recorded: {error}"))
         })?;
         let is_lifted = self.intents.update(|intents| intents.stops.remove(target, number));
         if is_lifted {
