@@ -384,6 +384,38 @@ fn what_was_shown_is_what_is_approved() {
 }
 
 #[test]
+fn a_form_with_another_field_decides_nothing() {
+    let executor = Executor::start(Options::new());
+    let id = escalate(&executor, write("file", ESCALATES));
+    let path = format!("/console/decide/{id}");
+    let client = Client::local(&executor);
+    let fields = shown(&client.get(&path).1);
+    let send = |action: &str, more: &[(&str, &str)]| {
+        let mut form = vec![("form_token", client.token.as_str()), ("action", action)];
+        form.extend(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        form.extend(more.iter().copied());
+        client.post(&path, &form, "")
+    };
+    for action in ["approve", "preview", "deny"] {
+        for (name, error) in [
+            ("max_memory_mb", "the page has no field `max_memory_mb`"),
+            ("Memory", "the page has no field `Memory`"),
+            ("", "the page has no field ``"),
+            ("memory", "the form has the field `memory` twice"),
+        ] {
+            let (status, answer) = send(action, &[(name, "8")]);
+            let notice = format!("Nothing was decided: {error}");
+            assert!(status == 200 && answer.contains(&notice), "{action} {name}: {answer}");
+        }
+    }
+    let status = executor.rpc("a2g/status", &json!({ "intent_id": id }));
+    assert_eq!(result(&status)["state"], "escalated", "{status}");
+    assert_eq!(executor.file("file"), None);
+    assert_eq!(send("approve", &[]).0, 303);
+    eventually("it ran", || executor.file("file"));
+}
+
+#[test]
 fn a_link_works_once_and_only_the_user_can_read_it() {
     let executor = Executor::start(Options::new());
     let first = link(&executor);

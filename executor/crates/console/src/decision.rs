@@ -19,11 +19,11 @@ use super::page::{
     missing_folders, not_found, set_by, whole,
 };
 use super::runs::may_read;
-use super::session::{PostedForm, SignedIn};
+use super::session::{FORM_TOKEN, PostedForm, SignedIn};
 use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, has_moved};
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{IntentId, excerpt};
 use a2g_types::limit::{Bound, ClaimedLimits, Layer, LimitRow, Unit, rows_set_by};
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::CallTargets;
@@ -38,6 +38,8 @@ use time::OffsetDateTime;
 /// Minimum time between making the page and an approval. The script of the page (`console.js`) also requires that the page
 /// has been visible for that long: only the browser knows when a person sees it.
 const MIN_SHOWN: Duration = Duration::from_secs(1);
+/// The fields of the form that are no limits.
+const FIELDS: [&str; 7] = [FORM_TOKEN, "action", "basis", "shown_at", "scope", "network", "reason"];
 
 /// `GET /console/decide/{intent}`.
 pub(super) async fn show(
@@ -513,6 +515,9 @@ pub(super) async fn decide_here(
     let Some(proposal) = propose(console, signed_in, intent) else {
         return no_longer_waiting(console, signed_in, intent).await;
     };
+    if let Err(error) = check_fields(&proposal.original, form) {
+        return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)).await);
+    }
     let result = match PostedDecision::read(form) {
         Some(PostedDecision::Deny) => match denial(intent, form) {
             Ok(directive) => console.executor.operator.apply_directive(&directive, right).await,
@@ -598,6 +603,26 @@ async fn undecided_page(
 ) -> Response {
     let notice = format!("Nothing was decided: {error}.");
     decision_page(console, signed_in, proposal, Said { notice: Some(&notice), reason }).await
+}
+
+/// Refuses a form with a field that the page does not have, or with a field twice: a misspelt limit that is ignored
+/// would be approved wider than the person means.
+///
+/// # Errors
+/// A sentence for the person, without its full stop.
+fn check_fields(original: &DecisionPreview, form: &FormFields) -> Result<(), String> {
+    let granted = original.grant.as_ref().ok();
+    // A page from before the call would be refused has the limits, and its denial counts.
+    let is_shown = |row: &LimitRow| granted.is_none_or(|grant| grant.amount(row.limit).is_some());
+    let is_limit = |name: &str| rows_set_by(Layer::Verdict).any(|row| row.name() == name && is_shown(row));
+    if let Some(unknown) = form.names().find(|name| !FIELDS.contains(name) && !is_limit(name)) {
+        return Err(format!("the page has no field `{}`; correct or remove it", excerpt(unknown)));
+    }
+    let is_repeated = |name: &&str| *name != "scope" && form.all(name).count() > 1;
+    match form.names().find(is_repeated) {
+        Some(repeated) => Err(format!("the form has the field `{repeated}` twice; send it once")),
+        None => Ok(()),
+    }
 }
 
 /// The reason for a denial in a form, as the person has typed it.

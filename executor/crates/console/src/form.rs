@@ -46,6 +46,11 @@ impl FormFields {
         self.0.iter().find(|(field, _)| field == name).map(|(_, value)| &**value)
     }
 
+    /// The names of the fields, in order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+
     /// All fields with this name.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| &**value)
