@@ -53,7 +53,8 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
 fn parse_limits(arguments: &Run) -> Result<ClaimedLimits, UsageError> {
     let mut limits = ClaimedLimits::default();
     for row in rows_set_by(Layer::Verdict) {
-        let amount = arguments.limits.0.get(row.limit).map(|number| row.parse_amount(number)).transpose();
+        let parse_amount = |number| row.parse_amount(Layer::Operator, number);
+        let amount = arguments.limits.0.get(row.limit).map(parse_amount).transpose();
         let out_of_range =
             |error: OutOfRangeError| UsageError(format!("`--{}` {error}", LimitOptions::name(row)));
         limits[row.limit] = amount.map_err(out_of_range)?;

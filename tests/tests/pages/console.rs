@@ -356,9 +356,15 @@ fn what_was_shown_is_what_is_approved() {
         let (status, answer) = approve(&set(name, value));
         assert!(status == 200 && answer.contains("Nothing is decided yet"), "{name}: {answer}");
     }
-    for (name, value) in [("memory", "x"), ("memory", "0"), ("cpu", "-1")] {
+    for (name, value, error) in [
+        ("memory", "x", "`memory` is not a whole number"),
+        ("memory", "0", "`memory` must be an integer from 1 to 1048576"),
+        ("cpu", "-1", "`cpu` is not a whole number"),
+        ("timeout", "604801", "`timeout` must be an integer from 1 to 604800"),
+    ] {
         let (status, answer) = approve(&set(name, value));
-        assert!(status == 200 && answer.contains("Nothing was decided"), "{name}: {answer}");
+        let notice = format!("Nothing was decided: {error}");
+        assert!(status == 200 && answer.contains(&notice), "{name}: {answer}");
     }
     assert!(!page.contains("will probably fail"), "{page}");
     let (status, answer) =

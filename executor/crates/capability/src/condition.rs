@@ -60,8 +60,7 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     let number = || parse_number(value).ok_or_else(unknown);
     let range = |error| ConditionError::Number { condition: excerpt(condition), error };
     if let Some(row) = rows_set_by(Layer::Condition).find(|row| row.key() == name) {
-        let number = row.check_claim(number()?).map_err(range)?;
-        let amount = number.saturating_mul(row.unit.size());
+        let amount = row.parse_amount(Layer::Condition, number()?).map_err(range)?;
         return Ok(Claims { limits: no_claims.limits.with_amount(row.limit, Some(amount)), ..no_claims });
     }
     match name {

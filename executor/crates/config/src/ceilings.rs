@@ -4,7 +4,7 @@ use super::error::{InvalidValueError, invalid};
 use super::file;
 use super::network::parse_network_limits;
 use a2g_capability::{Area, Ceilings, Mount, Mounts, Tree};
-use a2g_types::limit::{Access, LIMITS, LimitMap};
+use a2g_types::limit::{Access, LIMITS, Layer, LimitMap};
 use std::path::PathBuf;
 
 /// The default of `ceilings.filesystem_scope`.
@@ -36,7 +36,8 @@ fn check_ceilings(ceilings: &file::Ceilings) -> Result<LimitMap<u64>, InvalidVal
     let mut limits = LimitMap::defaults();
     for row in &LIMITS {
         if let Some(number) = ceilings.numbers.get(row.limit) {
-            limits[row.limit] = row.parse_amount(number).map_err(|error| invalid(row.path)(&error))?;
+            let amount = row.parse_amount(Layer::Executor, number);
+            limits[row.limit] = amount.map_err(|error| invalid(row.path)(&error))?;
         }
     }
     Ok(limits)

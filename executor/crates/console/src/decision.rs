@@ -669,7 +669,7 @@ fn parse_narrowing(original: &DecisionPreview, form: &FormFields) -> Result<Mani
             Some(text) if text == row.to_number(exact).to_string() => Ok(exact),
             Some(text) => {
                 let number = text.parse::<u64>().map_err(|_| format!("`{name}` is not a whole number"))?;
-                row.parse_amount(number).map_err(|error| error.to_string())
+                row.parse_amount(Layer::Verdict, number).map_err(|error| format!("`{name}` {error}"))
             }
             None => Err(format!("`{name}` is missing: open the page again")),
         }

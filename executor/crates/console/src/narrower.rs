@@ -206,7 +206,9 @@ fn timeout(needs: &RunNeeds) -> Option<Timeout> {
 }
 
 fn max_calls(needs: &RunNeeds) -> ClaimedLimits {
-    let count = add_quarter(needs.calls.into()).min(u32::MAX.into());
+    // A policy and a tool may set no more than the ceiling may be.
+    let max = Limit::Calls.row().map_or(u64::MAX, |row| row.max);
+    let count = add_quarter(needs.calls.into()).min(max);
     ClaimedLimits::default().with_amount(Limit::Calls, Some(count))
 }
 

@@ -4,7 +4,7 @@ use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, Ou
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, RangeInclusive};
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -286,21 +286,28 @@ impl LimitRow {
         }
     }
 
-    /// Returns `value` if the range allows it, in the unit of the key.
-    ///
-    /// # Errors
-    /// [`OutOfRangeError`] outside the range.
-    pub fn check(&self, value: u64) -> Result<u64, OutOfRangeError> {
-        let Self { min, max, .. } = *self;
-        if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
+    /// The numbers that `layer` may set, in the unit of the key. Decoders, their messages and the published schemas read
+    /// it.
+    #[must_use]
+    pub fn range_for(&self, layer: Layer) -> RangeInclusive<u64> {
+        // A tool that makes no calls declares so in `calls`.
+        let min = if layer == Layer::Tool { self.min.max(1) } else { self.min };
+        // A condition may be above the range of the ceiling: the grant takes the lower of the two.
+        let is_unbounded = layer == Layer::Condition && self.limit == Limit::Calls;
+        let max = if is_unbounded { u32::MAX.into() } else { self.max };
+        min..=max
     }
 
-    /// The counted amount of a number, which is in the unit of the key.
+    /// The counted amount of a number that `layer` sets, which is in the unit of the key.
     ///
     /// # Errors
-    /// [`OutOfRangeError`] outside the range.
-    pub fn parse_amount(&self, number: u64) -> Result<u64, OutOfRangeError> {
-        self.check(number).map(|number| number.saturating_mul(self.unit.size()))
+    /// [`OutOfRangeError`] outside the range of the layer.
+    pub fn parse_amount(&self, layer: Layer, number: u64) -> Result<u64, OutOfRangeError> {
+        let range = self.range_for(layer);
+        if range.contains(&number) {
+            return Ok(number.saturating_mul(self.unit.size()));
+        }
+        Err(OutOfRangeError { min: *range.start(), max: *range.end() })
     }
 
     /// A counted amount in the unit of the key, rounded up.
@@ -327,17 +334,6 @@ impl LimitRow {
     #[must_use]
     pub fn is_for_all_tools(&self) -> bool {
         [Limit::Memory, Limit::Cpu].contains(&self.limit)
-    }
-
-    /// Checks a number that a layer sets, in the unit of the key. Only the number of calls may be above the range of
-    /// the ceiling: the grant takes the lower of the two.
-    ///
-    /// # Errors
-    /// [`OutOfRangeError`] outside the range.
-    pub fn check_claim(&self, value: u64) -> Result<u64, OutOfRangeError> {
-        let max = if self.limit == Limit::Calls { u32::MAX.into() } else { self.max };
-        let min = self.min;
-        if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
     }
 
     /// The text of a counted amount, with its unit.
@@ -940,10 +936,29 @@ mod tests {
         for row in &LIMITS {
             // Only fuel is not counted by default. A row without a default would be a resource without a limit.
             assert_eq!(row.default.is_none(), row.limit == Limit::Fuel, "{}", row.path);
-            assert!(row.default.is_none_or(|default| row.check(default).is_ok()), "{}", row.path);
+            let is_in_range = |default: u64| row.range_for(Layer::Executor).contains(&default);
+            assert!(row.default.is_none_or(is_in_range), "{}", row.path);
             assert!(!row.key().is_empty() && !row.resource.is_empty(), "{}", row.path);
             assert!(!row.is_budget() || !row.summary.is_empty(), "{}", row.path);
             assert!(row.min <= row.max && row.max.checked_mul(row.unit.size()).is_some(), "{}", row.path);
+        }
+    }
+
+    #[test]
+    fn each_layer_has_one_range_for_the_number_of_calls() {
+        let row = Limit::Calls.row().unwrap();
+        for (layer, min, max) in [
+            (Layer::Executor, 0, 100_000),
+            (Layer::StandingPolicy, 0, 100_000),
+            (Layer::Tool, 1, 100_000),
+            (Layer::Condition, 0, u32::MAX.into()),
+        ] {
+            assert_eq!(row.range_for(layer), min..=max, "{layer}");
+            assert_eq!((row.parse_amount(layer, min), row.parse_amount(layer, max)), (Ok(min), Ok(max)));
+            for number in [min.wrapping_sub(1), max + 1] {
+                let refused = row.parse_amount(layer, number);
+                assert_eq!(refused, Err(OutOfRangeError { min, max }), "{layer}: {number}");
+            }
         }
     }
 

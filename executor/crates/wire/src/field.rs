@@ -183,11 +183,11 @@ impl<'a> Field<'a> {
     ) -> Result<T, Fault> {
         // Of all JSON numbers, std parses only plain digits as `u64`.
         let value: Option<u64> = self.raw.get().parse().ok();
-        // `convert` reports its range only in an error, which the call with 0 causes.
+        // `convert` reports its range only in an error, which a number below or above the range causes.
         let range = match value.map(&convert) {
             Some(Ok(quantity)) => return Ok(quantity),
             Some(Err(range)) => Some(range),
-            None => convert(0).err(),
+            None => convert(0).err().or_else(|| convert(u64::MAX).err()),
         };
         let OutOfRangeError { min, max } = range.unwrap_or(OutOfRangeError { min: 0, max: u64::MAX });
         Err(self.expected_error(&format!("an integer from {min} to {max}")))

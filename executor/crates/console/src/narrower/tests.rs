@@ -117,6 +117,8 @@ fn calls_are_narrowed_to_the_called_tools() {
         (Some(5), vec!["read".to_owned()])
     );
     assert!(policy.tools[&tool("read")].allowed, "the receipts of the calls were not read");
+    let busy = narrowed(None, &[pair("program", RunNeeds { calls: 90_000, ..program.clone() })]);
+    assert_eq!(busy.tools[&tool("program")].limits[Limit::Calls], Some(100_000));
     let unnamed = narrowed(None, &[pair("program", RunNeeds { called: None, ..program.clone() })]);
     assert_eq!(unnamed.tools[&tool("program")].calls, None);
     let silent = narrowed(None, &[pair("program", RunNeeds { calls: 0, ..program })]);

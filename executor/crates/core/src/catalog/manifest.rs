@@ -6,7 +6,6 @@ use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{ClaimedLimits, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::limit_keys::{self, LimitKeys};
-use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
 use serde::de::MapAccess;
 use serde::ser::SerializeMap as _;
@@ -370,7 +369,8 @@ impl CapabilitiesTable {
         let Self { filesystem, network, numbers, calls } = self;
         let mut limits = ClaimedLimits::default();
         for row in declared_rows() {
-            let amount = numbers.get(row.limit).map(|number| parse_declared(row, number)).transpose();
+            let parse_amount = |number| row.parse_amount(Layer::Tool, number);
+            let amount = numbers.get(row.limit).map(parse_amount).transpose();
             limits[row.limit] = amount.map_err(|error| format!("`capabilities.{}` {error}", row.key()))?;
         }
         Ok(DeclaredCapabilities {
@@ -380,12 +380,6 @@ impl CapabilitiesTable {
             calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
         })
     }
-}
-
-/// The counted amount of a declared number, which is never 0.
-fn parse_declared(row: &LimitRow, number: u64) -> Result<u64, OutOfRangeError> {
-    let (min, max) = (row.min.max(1), row.max);
-    if number < min { Err(OutOfRangeError { min, max }) } else { row.parse_amount(number) }
 }
 
 #[cfg(test)]
@@ -428,10 +422,13 @@ error = "nobody"
     fn errors_name_the_key() {
         let nested = |depth: usize| format!("{COMMAND}extra = {}{}", "[".repeat(depth), "]".repeat(depth));
         let dotted = format!("{COMMAND}[a{}]", ".a".repeat(MAX_DEPTH));
+        let calls = "`capabilities.max_calls` must be an integer from 1 to 100000";
         let cases = [
             (nested(MAX_DEPTH + 1), "nested more than 80 levels deep"),
             (dotted, "nested more than 80 levels deep"),
             (COMMAND.replace("max_memory_mb = 8", "max_memory_mb = 0"), "capabilities.max_memory_mb"),
+            (COMMAND.replace("max_memory_mb = 8", "max_calls = 0"), calls),
+            (COMMAND.replace("max_memory_mb = 8", "max_calls = 100001"), calls),
             (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
             (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
             (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),

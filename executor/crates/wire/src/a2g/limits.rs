@@ -12,6 +12,9 @@ use std::marker::PhantomData;
 
 /// A place for limits in a message.
 pub(super) trait LimitPlace {
+    /// The layer that sets the limits there.
+    const LAYER: Layer;
+
     /// `true` if the limit of this row has a member there.
     fn has(row: &LimitRow) -> bool;
 
@@ -22,11 +25,13 @@ pub(super) trait LimitPlace {
 }
 
 macro_rules! places {
-    ($($(#[$doc:meta])* $place:ident: |$row:ident| $has:expr;)+) => {
+    ($($(#[$doc:meta])* $place:ident of $layer:ident: |$row:ident| $has:expr;)+) => {
         $($(#[$doc])*
         pub(super) enum $place {}
 
         impl LimitPlace for $place {
+            const LAYER: Layer = Layer::$layer;
+
             fn has($row: &LimitRow) -> bool {
                 $has
             }
@@ -36,26 +41,26 @@ macro_rules! places {
 
 places! {
     /// A capability manifest.
-    InManifest: |row| row.is_set_by(Layer::Verdict);
+    InManifest of Verdict: |row| row.is_set_by(Layer::Verdict);
     /// The capabilities of a tool.
-    InTool: |row| row.is_set_by(Layer::Tool) && row.group != Group::Calls;
+    InTool of Tool: |row| row.is_set_by(Layer::Tool) && row.group != Group::Calls;
     /// The capabilities of a tool that calls others.
-    InToolCalls: |row| row.is_set_by(Layer::Tool) && row.group == Group::Calls;
+    InToolCalls of Tool: |row| row.is_set_by(Layer::Tool) && row.group == Group::Calls;
     /// A standing policy, for all tools.
-    InResources: |row| row.is_set_by(Layer::StandingPolicy) && row.is_for_all_tools();
+    InResources of StandingPolicy: |row| row.is_set_by(Layer::StandingPolicy) && row.is_for_all_tools();
     /// A standing policy, for one tool.
-    InConstraints: |row| row.is_set_by(Layer::StandingPolicy) && !row.is_for_all_tools();
+    InConstraints of StandingPolicy: |row| row.is_set_by(Layer::StandingPolicy) && !row.is_for_all_tools();
     /// Those of [`InConstraints`] that are not of calls.
-    InRunConstraints: |row| InConstraints::has(row) && row.group != Group::Calls;
+    InRunConstraints of StandingPolicy: |row| InConstraints::has(row) && row.group != Group::Calls;
     /// Those of [`InConstraints`] that are of calls.
-    InCallConstraints: |row| InConstraints::has(row) && row.group == Group::Calls;
+    InCallConstraints of StandingPolicy: |row| InConstraints::has(row) && row.group == Group::Calls;
 }
 
 /// Reads the limits of a place. A member that is absent sets no limit.
 pub(super) fn read<P: LimitPlace>(object: &mut Object<'_>) -> Result<ClaimedLimits, Fault> {
     let mut limits = ClaimedLimits::default();
     for row in P::rows() {
-        let amount = |number| row.parse_amount(number);
+        let amount = |number| row.parse_amount(P::LAYER, number);
         limits[row.limit] = object.read_optional_with(row.key(), |field| field.quantity(amount))?;
     }
     Ok(limits)
@@ -93,12 +98,9 @@ impl<P: LimitPlace> JsonSchema for LimitMembers<P> {
     }
 
     fn json_schema(_generator: &mut SchemaGenerator) -> Schema {
-        let member = |row: &LimitRow| match row.group {
-            // The executor takes the lower of such a number and its ceiling.
-            Group::Calls => json!({ "type": "integer", "minimum": 0 }),
-            Group::Run | Group::Budget => {
-                json!({ "type": "integer", "minimum": row.min, "maximum": row.max })
-            }
+        let member = |row: &LimitRow| {
+            let range = row.range_for(P::LAYER);
+            json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() })
         };
         let properties = P::rows().map(|row| (row.key().to_owned(), member(row))).collect::<Map<_, _>>();
         json_schema!({ "type": "object", "properties": properties })

@@ -154,6 +154,20 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
 }
 
 #[test]
+fn a_number_that_may_be_zero_has_its_range_in_the_message() {
+    let pointer = "/capabilities/tools/write_file/constraints/max_calls";
+    for bad in ["-1", "0.5", "\"5\"", "100001", "18446744073709551616"] {
+        let body = with(document_policy(), pointer, "HERE".into()).to_string().replace("\"HERE\"", bad);
+        let (at, message) = invalid(decode::policy(&body));
+        assert_eq!(at, pointer, "{bad}");
+        assert!(
+            message.starts_with("`max_calls` must be an integer from 0 to 100000, not "),
+            "{bad}: {message}"
+        );
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_verdict_and_where() {
     let cases = [
         ("/verdict", json!("approved")),

@@ -329,6 +329,15 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
     assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
     assert!(manifest(json!({ "max_files": 1 })).is_err());
+    for (number, in_policy, in_tool) in
+        [(0, true, false), (1, true, true), (100_000, true, true), (100_001, false, false)]
+    {
+        let rule = json!({ "allowed": true, "constraints": { "max_calls": number } });
+        let allowed = json!({ "tools": { "program": rule } });
+        assert_eq!(validates(&named("Capabilities"), &allowed).is_ok(), in_policy, "{number}");
+        let declared = json!({ "filesystem": "none", "network": false, "max_calls": number });
+        assert_eq!(validates(&named("DeclaredCapabilities"), &declared).is_ok(), in_tool, "{number}");
+    }
 }
 
 #[test]

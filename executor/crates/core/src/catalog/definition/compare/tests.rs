@@ -1,5 +1,5 @@
 use super::*;
-use a2g_types::limit::LimitMap;
+use a2g_types::limit::{Layer, LimitMap};
 use a2g_types::tool::{CallTargets, Contract, DeclaredFilesystem};
 use proptest::prelude::*;
 use serde_json::json;
@@ -144,8 +144,8 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
     let numbers = proptest::collection::vec(limit(), declared_rows().count());
     (files, any::<bool>(), numbers, targets).prop_map(|(filesystem, network, numbers, calls)| {
         let numbers = declared_rows().zip(numbers);
-        let limits =
-            numbers.filter_map(|(row, number)| Some((row.limit, row.parse_amount(number?).unwrap())));
+        let limits = numbers
+            .filter_map(|(row, number)| Some((row.limit, row.parse_amount(Layer::Tool, number?).unwrap())));
         DeclaredCapabilities { filesystem, network, limits: limits.collect(), calls }
     })
 }
