@@ -183,8 +183,12 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
 /// the risk beside it.
 pub(super) fn without_risk<'a>(reason: Option<&'a str>, risk: Option<(&str, f64)>) -> &'a str {
     let reason = reason.unwrap_or("the governor gave no reason");
-    let repeated = risk.map(|(level, score)| format!("the risk is {score:.2} ({level}): "));
-    repeated.and_then(|repeated| reason.strip_prefix(&*repeated)).unwrap_or(reason)
+    let rest = risk.and_then(|(level, score)| {
+        let rest = reason.strip_prefix(&*format!("the risk is {score:.2} ({level})"))?;
+        // Threats follow a colon. Without any, advice follows a semicolon.
+        rest.strip_prefix(": ").or_else(|| rest.strip_prefix("; "))
+    });
+    rest.unwrap_or(reason)
 }
 
 pub(super) fn risk_part(risk: Option<(&str, f64)>) -> Markup {
@@ -195,5 +199,29 @@ pub(super) fn risk_part(risk: Option<(&str, f64)>) -> Markup {
             }
             None => { "not given" }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_does_not_repeat_the_risk_beside_it() {
+        for (reason, shown) in [
+            (
+                "the risk is 0.75 (HIGH): private_key: a key; a person has to decide",
+                "private_key: a key; a person has to decide",
+            ),
+            ("the risk is 0.75 (HIGH); a person has to decide", "a person has to decide"),
+            (
+                "the risk is 0.75 (HIGH), says another governor",
+                "the risk is 0.75 (HIGH), says another governor",
+            ),
+            ("the risk is 0.74 (HIGH); no", "the risk is 0.74 (HIGH); no"),
+        ] {
+            assert_eq!(without_risk(Some(reason), Some(("HIGH", 0.75))), shown);
+        }
+        assert_eq!(without_risk(None, None), "the governor gave no reason");
     }
 }

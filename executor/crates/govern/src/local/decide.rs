@@ -187,15 +187,19 @@ fn decide_by_risk(
     now: OffsetDateTime,
 ) -> Verdict {
     let RiskThresholds { conditions_from, escalate_from, deny_from } = thresholds;
-    let risk_text =
-        format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
+    let risk_text = risk_text(&risk);
     let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
     let call_conditions = call_conditions(permitted.tool_rule);
     let blocked =
         permitted.rule.blocked_in(&permitted.areas).map(|pattern| format!("blocked_path:{pattern}"));
     let blocked = blocked.collect::<Vec<_>>();
     let (decision, reason) = if risk.score >= deny_from {
-        return denial(call, risk, format!("{risk_text}; change the arguments"));
+        let advice = if risk.threats.is_empty() {
+            "`governor.deny_from` denies every call of this tool: ask the operator"
+        } else {
+            "change the arguments"
+        };
+        return denial(call, risk, format!("{risk_text}; {advice}"));
     } else if risk.score >= escalate_from {
         (Decision::Escalate, Some(format!("{risk_text}; a person has to decide")))
     } else if risk.score >= conditions_from {
@@ -229,6 +233,13 @@ fn decide_by_risk(
         expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
         reason,
     }
+}
+
+/// The risk and its threats, as the beginning of a reason. The score of a tool alone comes without a threat.
+fn risk_text(risk: &Risk) -> String {
+    let Risk { score, level, threats, .. } = risk;
+    let text = format!("the risk is {score:.2} ({})", level.as_str());
+    if threats.is_empty() { text } else { format!("{text}: {}", threats.join("; ")) }
 }
 
 /// The conditions of a rule that limits calls to other tools.

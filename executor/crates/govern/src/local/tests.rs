@@ -632,6 +632,24 @@ fn the_thresholds_of_the_risk_are_settings() {
     }
 }
 
+#[test]
+fn a_reason_without_threats_is_a_sentence() {
+    let usual = RiskThresholds::default();
+    let escalated = "the risk is 0.15 (LOW); a person has to decide";
+    let denied =
+        "the risk is 0.15 (LOW); `governor.deny_from` denies every call of this tool: ask the operator";
+    let conditional = "the risk is 0.15 (LOW); it may run only under conditions";
+    for (thresholds, reason) in [
+        (RiskThresholds { conditions_from: 0.1, ..usual }, conditional),
+        (RiskThresholds { conditions_from: 0.1, escalate_from: 0.1, ..usual }, escalated),
+        (RiskThresholds { conditions_from: 0.1, escalate_from: 0.1, deny_from: 0.1 }, denied),
+    ] {
+        let governor = governor(&[policy(None, &[("fetch", rule())])]).with_thresholds(thresholds);
+        let verdict = governor.decide(&call("fetch", &json!({})));
+        assert_eq!(verdict.reason.as_deref(), Some(reason), "{thresholds:?}");
+    }
+}
+
 /// The pages have the same rules and thresholds as the code, and no others.
 #[test]
 fn the_rules_stand_in_the_documentation() {
