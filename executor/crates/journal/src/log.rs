@@ -7,7 +7,7 @@ use super::error::{WriteError, changed_error};
 use super::record::{Digest32, JournalRecord, RECORD_COLUMNS, RecordKind, RefusalsBody};
 use super::store::{from_sqlite_int, to_sqlite_int};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use sha2::{Digest as _, Sha256};
 
 /// The maximum number of stored refusals; older ones are dropped.
@@ -132,6 +132,12 @@ impl Tip {
         let head = receipt.map_or(self.head, |receipt| Head { number: from_sqlite_int(receipt), hash });
         Self { number: at, hash, latest, head }
     }
+}
+
+/// The hash of a record; `None` if there is no such record, or it was pruned.
+pub(super) fn find_hash(connection: &Connection, record: i64) -> rusqlite::Result<Option<Hash>> {
+    let mut statement = connection.prepare_cached("SELECT hash FROM records WHERE number = ?1")?;
+    statement.query_row([record], |row| row.get(0)).optional()
 }
 
 /// Reads the checkpoint of a receipt by the number of its record.

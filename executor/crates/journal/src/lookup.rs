@@ -6,6 +6,7 @@ use super::backend::Backend;
 use super::chain::Hash;
 use super::claims::parse_verdict;
 use super::history::{REFUSAL_COLUMNS, RefusalEntry, read_refusal};
+use super::log::find_hash;
 use super::recorded_state::{RecordedState, receipt_record};
 use super::scan::{MAX_SCAN_TIME, ScanBudget};
 use super::store::{Reader, to_sqlite_int};
@@ -17,7 +18,7 @@ use super::{
 use a2g_types::call::StoredArguments;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Verdict;
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::params;
 use std::sync::Arc;
 use strum::VariantArray as _;
 use time::OffsetDateTime;
@@ -122,9 +123,7 @@ impl Records {
             // One snapshot for several queries.
             let _snapshot = reader.connection().unchecked_transaction()?;
             let Some(record) = receipt_record(reader.connection(), intent)? else { return Ok(None) };
-            let mut statement =
-                reader.connection().prepare_cached("SELECT hash FROM records WHERE number = ?1")?;
-            statement.query_row([record], |row| row.get(0)).optional()
+            find_hash(reader.connection(), record)
         })
     }
 

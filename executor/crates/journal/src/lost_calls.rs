@@ -5,14 +5,14 @@
 //! in the list. The calls beyond the longest list are only counted.
 
 use super::recorded_state::{RecordedState, RunEnd, recorded_state};
-use super::store::InterruptedRun;
+use super::store::{InterruptedRun, find_body};
 use a2g_types::error_chain::BoxedError;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::{CallUsage, NestedCall, NestedEnd, Receipt};
 use a2g_types::stored;
 use a2g_types::verdict::Decision;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, params};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -157,9 +157,7 @@ fn waited(tool: String) -> FoundCall {
 }
 
 fn read_receipt(connection: &Connection, record: i64) -> Result<Option<Receipt>, BoxedError> {
-    let sql = "SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'";
-    let body = connection.prepare_cached(sql)?.query_row([record], |row| row.get::<_, Vec<u8>>(0));
-    Ok(body.optional()?.map(|body| stored::read_receipt(&body)).transpose()?)
+    Ok(find_body(connection, record)?.map(|body| stored::read_receipt(&body)).transpose()?)
 }
 
 /// The refused calls by their agents.

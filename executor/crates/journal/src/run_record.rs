@@ -4,7 +4,7 @@ use super::arguments::StoredFor;
 use super::chain::Hash;
 use super::from_micros;
 use super::history::{HistoryError, find_entry, find_verdict};
-use super::log::Extent;
+use super::log::{Extent, find_hash};
 use super::record::{self, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{parse_body, receipt_record};
 use super::store::{Reader, from_sqlite_int};
@@ -229,8 +229,7 @@ impl Reader {
         if previous == first {
             return Ok(Some(first_hash));
         }
-        let mut statement = self.connection().prepare_cached("SELECT hash FROM records WHERE number = ?1")?;
-        statement.query_row([previous], |row| row.get(0)).optional()
+        find_hash(self.connection(), previous)
     }
 }
 

@@ -287,10 +287,7 @@ impl Reader {
 
     /// The JSON text of a receipt; `None` if it was pruned.
     pub(super) fn body(&self, receipt: i64) -> rusqlite::Result<Option<Vec<u8>>> {
-        self.0
-            .prepare_cached("SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'")?
-            .query_row([receipt], |row| row.get(0))
-            .optional()
+        find_body(&self.0, receipt)
     }
 
     /// The end time of the oldest run with an undelivered report, in microseconds since 1970.
@@ -310,6 +307,14 @@ impl Reader {
     pub(super) fn into_connection(self) -> Connection {
         self.0
     }
+}
+
+/// The JSON text of the receipt of a record; `None` if it was pruned.
+pub(super) fn find_body(connection: &Connection, record: i64) -> rusqlite::Result<Option<Vec<u8>>> {
+    connection
+        .prepare_cached("SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'")?
+        .query_row([record], |row| row.get(0))
+        .optional()
 }
 
 /// Opens a connection that writes beside the server's, for pruning.

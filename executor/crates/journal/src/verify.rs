@@ -5,11 +5,11 @@
 //! undelivered report at that point, and the stored tasks.
 
 use super::arguments;
-use super::chain::{Hash, Head, INITIAL_HASH};
+use super::chain::{Head, INITIAL_HASH};
 use super::files::{self, Marker};
 use super::finding::CheckError;
 pub use super::finding::Finding;
-use super::log::{Extent, Tip};
+use super::log::{Extent, Tip, find_hash};
 use super::record::{self, Digest32, JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{find_receipt, parse_body};
 use super::replay::{ReplayState, ReplayStep, ReplayedIntent};
@@ -18,8 +18,8 @@ use super::store::{from_sqlite_int, schema};
 use super::tables;
 use a2g_types::ident::IntentId;
 use a2g_types::stop::StopTarget;
+use rusqlite::Connection;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension as _};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -475,9 +475,7 @@ pub(super) fn check_marker(connection: &Connection, marker: Option<&Marker>) -> 
         return Ok(());
     }
     // The hash is compared because another history may have the same length.
-    let sql = "SELECT hash FROM records WHERE number = ?1";
-    let actual = connection.query_row(sql, [number], |row| row.get::<_, Hash>(0)).optional()?;
-    if actual == Some(*hash) {
+    if find_hash(connection, *number)? == Some(*hash) {
         Ok(())
     } else {
         Err(Finding::Changed { record: *number, intent: None }.into())

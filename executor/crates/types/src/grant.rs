@@ -1,7 +1,7 @@
 //! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
 //! authority.
 
-use crate::limit::{Access, Bound, LIMITS, Layer, Limit, LimitMap, UNLIMITED, rows_set_by};
+use crate::limit::{Access, Bound, ClaimedLimits, LIMITS, Layer, Limit, LimitMap, UNLIMITED, rows_set_by};
 use crate::outcome::HostRule;
 use crate::tool::CallTargets;
 use crate::verdict::Manifest;
@@ -70,13 +70,9 @@ impl GrantSummary {
     /// The manifest with these limits. A manifest has no hosts, output, calls and other limits.
     #[must_use]
     pub fn to_manifest(&self, verdict: &Manifest) -> Manifest {
-        Manifest {
-            limits: rows_set_by(Layer::Verdict)
-                .filter_map(|row| Some((row.limit, self.amount(row.limit)?)))
-                .collect(),
-            network_allowed: Some(self.network.value),
-            filesystem_scope: self.to_scope(verdict),
-        }
+        let network_allowed = Some(self.network.value);
+        let filesystem_scope = self.to_scope(verdict);
+        self.complete(&Manifest { limits: ClaimedLimits::default(), network_allowed, filesystem_scope })
     }
 
     /// The counted amount of a limit; `None` if it is not counted.
