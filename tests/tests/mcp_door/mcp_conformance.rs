@@ -383,6 +383,8 @@ impl Suite {
         let mut command = Command::new(&self.node);
         command.arg(&self.script).args(["server", "--url", &self.url, "--scenario", name]);
         command.args(["--spec-version", version, "--output-dir"]).arg(&folder);
+        // A third less CPU time for each start.
+        command.env("NODE_COMPILE_CACHE", self.results.path().join("compile-cache"));
         // A scenario of an extension belongs to no revision, and would not run.
         command.args(matches!(expected, Expected::NotScored).then_some("--force"));
         let output = run_to_end(command, b"");

@@ -250,9 +250,12 @@ fn an_endless_or_oversized_tool_description_is_refused() {
     let trap = "(unreachable)";
     let exhaust =
         "(loop $again (br_if $again (i32.ne (memory.grow (i32.const 16)) (i32.const -1)))) (unreachable)";
-    for (describe, says) in [(spin, "time limit"), (trap, "unreachable"), (exhaust, "unreachable")] {
+    // On a busy machine, the server's own limit may be the first.
+    let endless = ["time limit", "did not answer within"];
+    let trapped = ["unreachable"];
+    for (describe, says) in [(spin, &endless[..]), (trap, &trapped), (exhaust, &trapped)] {
         let (added, said) = add(&Tool::typed_bytes("odd", typed("odd", &json!({}), describe)), "");
-        assert!(!added && said.contains(says), "{says}: {said}");
+        assert!(!added && says.iter().any(|text| said.contains(text)), "{says:?}: {said}");
     }
     let long = json!({ "description": "x".repeat(400 << 10) });
     let (added, said) = add(&Tool::typed_bytes("odd", typed("odd", &long, "")), "");

@@ -4,6 +4,10 @@ use harness::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// The time in which a component is made or compiled. An engine of JavaScript takes most of a minute on an idle machine.
+const MAKE_TIMEOUT: Duration = Duration::from_secs(600);
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/languages").join(name)
@@ -20,7 +24,7 @@ fn wit_0_1() -> PathBuf {
 }
 
 fn succeed(command: Command) {
-    let output = run_to_end(command, b"");
+    let output = run_to_end_within(command, b"", MAKE_TIMEOUT);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
 }
 
