@@ -16,9 +16,9 @@ function explain() {
     return `the package ${name} needs glibc 2.28 or newer, but the C library here is another one (musl): ${image}`;
   }
   return `the package ${name} is missing or incomplete: npm leaves it out with --omit=optional, --no-optional or ` +
-    `--libc=musl, and if node_modules comes from another platform; run: npm install --include=optional a2g-executor`;
+    `--libc=musl, and if node_modules comes from another platform; run: npm install --include=optional a2g-executor, or ` +
+    `name both packages if you install files`;
 }
-
 let program;
 try {
   program = join(dirname(require.resolve(`${name}/package.json`)), 'bin', 'a2g-executor');

@@ -331,7 +331,8 @@ fn host_config(host: McpHost, arguments: &Mcp) -> anyhow::Result<String> {
     Ok(match host {
         McpHost::ClaudeCode => {
             let words = line.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
-            format!("claude mcp add a2g -- {words}")
+            // For all projects of the user, as the paths are absolute.
+            format!("claude mcp add -s user a2g -- {words}")
         }
         McpHost::ClaudeDesktop | McpHost::Cursor | McpHost::Gemini => {
             pretty(&json!({ "mcpServers": { "a2g": server } }))
@@ -351,9 +352,9 @@ fn host_config(host: McpHost, arguments: &Mcp) -> anyhow::Result<String> {
 }
 
 /// The note beside a configuration that is printed in a container.
-const CONTAINER_NOTE: &str = "note: these paths are those inside of this container. A host outside of it starts the \
-                              container instead: docs/install.md, section Container, has the line (`podman run -i … mcp \
-                              --scope /workspace`)";
+const CONTAINER_NOTE: &str = "note: this is for a host in this container, as in a dev container. A host outside of it \
+                              starts the container instead: docs/install.md, section Container, has the line (`podman \
+                              run -i … mcp --scope /workspace`)";
 
 /// `true` if this program runs in a container, as far as the container's engine says so.
 fn is_in_container() -> bool {

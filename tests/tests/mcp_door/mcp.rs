@@ -499,7 +499,7 @@ fn each_host_gets_a_configuration_that_starts_the_program() {
         let (command, arguments) = words.split_first().expect("words");
         let print = |host: &str| print_config(&installed, host, &scope, uvx);
         let json_of = |host: &str| serde_json::from_str::<Value>(&print(host)).expect("JSON");
-        assert_eq!(print("claude-code").trim(), format!("claude mcp add a2g -- {}", words.join(" ")));
+        assert_eq!(print("claude-code").trim(), format!("claude mcp add -s user a2g -- {}", words.join(" ")));
         let server = json!({ "command": command, "args": arguments });
         for host in ["claude-desktop", "cursor", "gemini"] {
             assert_eq!(json_of(host), json!({ "mcpServers": { "a2g": server } }), "{host}");

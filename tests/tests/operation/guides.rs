@@ -105,7 +105,7 @@ fn the_commands_of_the_readme_run_as_pasted() {
         "/console?key=",
     ];
     let program = [r#""status":"SUCCESS""#, "list_directory", "read_file", "write_file"];
-    let after = ["claude mcp add a2g -- ", r#""bytes_written":13"#, "SUCCESS", "write_file"];
+    let after = ["claude mcp add -s user a2g -- ", r#""bytes_written":13"#, "SUCCESS", "write_file"];
     let program = if interprets { &program[..] } else { &[] };
     assert_in_order(&output, &[&before, program, &after].concat());
 }

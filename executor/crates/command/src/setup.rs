@@ -171,7 +171,8 @@ pub fn warn_about_root(config: &Config, run_as: RunAs) {
 }
 
 /// The end of a message about runs as root: the alternatives.
-pub const ANOTHER_USER_ADVICE: &str = "give the folders to another user (chown), or set `executor.run_as`";
+pub const ANOTHER_USER_ADVICE: &str =
+    "give the folders to another user (chown), start it as another user, or set `executor.run_as`";
 
 /// Logs the granted folders in which tools cannot create files, unless the configuration grants files for reading only.
 pub fn warn_about_unwritable(config: &Config, run_as: RunAs) {

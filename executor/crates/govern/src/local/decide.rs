@@ -161,7 +161,7 @@ fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
     let reason = if let Breach::Outside { path, usable } = breach {
         format!(
             "`{path}` lies outside {usable}, the only files that `a2g-executor mcp` lets tools use; name an absolute path \
-             inside, or start it with the other folder in `--scope`"
+             inside (in a container, its own paths count), or start it with the other folder in `--scope`"
         )
     } else if let Breach::Relative { path, usable } = breach {
         format!(
