@@ -356,7 +356,7 @@ fn requests_and_connections_are_limited() {
     let (_, reason, count) = report.denied()[0];
     assert!(reason == "requests" && count > 900, "{:?}", report.denied());
     assert_eq!(report.in_force("network")["max_requests"]["used"], 3);
-    assert_eq!(web.connections(), 3);
+    web.expect_connections(3);
 
     let waits = Peer::web(|_, stream| {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");

@@ -43,7 +43,7 @@ impl Peer {
             for mut stream in listener.incoming().flatten() {
                 let books = Arc::clone(&books);
                 let work = Arc::clone(&work);
-                // Counted before anything else, so that no test that counts them is too early.
+                // Counted before anything else, so that whoever has heard from this server is counted.
                 books.lock().unwrap().connections += 1;
                 std::thread::spawn(move || {
                     work(&books, &mut stream);
@@ -112,6 +112,13 @@ impl Peer {
 
     pub(super) fn connections(&self) -> usize {
         self.seen.lock().unwrap().connections
+    }
+
+    /// Waits until there have been so many connections, and checks that there were no more. Whoever has connected and
+    /// heard nothing may not be counted yet.
+    pub(super) fn expect_connections(&self, count: usize) {
+        eventually("the connections are counted", || (self.connections() >= count).then_some(()));
+        assert_eq!(self.connections(), count);
     }
 
     pub(super) fn requests(&self) -> Vec<String> {

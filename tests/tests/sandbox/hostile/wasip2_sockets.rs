@@ -116,7 +116,8 @@ fn connections_need_an_address_from_a_name_lookup() {
         assert_eq!(report.reasons(), ["not_looked_up"], "{host}: {report:?}");
         assert!(report.0["usage"]["contacted"].as_array().is_some_and(Vec::is_empty), "{report:?}");
     }
-    assert_eq!((peer.connections(), other.connections()), (2, 0));
+    peer.expect_connections(2);
+    assert_eq!(other.connections(), 0);
     // A number that is listed needs no look-up; the other address rules hold for it.
     let listed = options(&[&peer])
         .set("network.allowed_domains", json!(["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1"]));
@@ -145,7 +146,8 @@ fn connections_need_an_address_from_a_name_lookup() {
     let mut why = report.reasons();
     why.sort_unstable();
     assert_eq!(why, ["address", "address", "address", "address", "address", "ip_literal"], "{report:?}");
-    assert_eq!((peer.connections(), other.connections()), (3, 0));
+    peer.expect_connections(3);
+    assert_eq!(other.connections(), 0);
 }
 
 #[test]
@@ -211,7 +213,7 @@ fn only_allowed_names_are_looked_up() {
     bench.set_policy(&json!({ "tools": { TOOL: { "allowed": true } }, "network": network }));
     let report = bench.take(&json!([{ "connect": at(&peer) }]));
     assert_eq!(report.reasons(), ["domain_blocked"], "{report:?}");
-    assert_eq!(peer.connections(), 1);
+    peer.expect_connections(1);
 }
 
 #[test]
@@ -249,7 +251,7 @@ fn connections_and_requests_share_one_budget() {
     assert!(stood(0) && stood(1) && !stood(2) && stood(4), "{report:?}");
     assert_eq!(report.reasons(), ["connections"], "{report:?}");
     assert_eq!(report.in_force("network")["max_connections"]["used"], 2, "{report:?}");
-    assert_eq!(peer.connections(), 3);
+    peer.expect_connections(3);
     peer.assert_closed();
     // One that has ended on both sides is one until the guest lets go of it.
     let brief = Peer::saying("bye");
