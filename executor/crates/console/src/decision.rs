@@ -48,20 +48,46 @@ pub(super) async fn show(
     Path(intent): Path<String>,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    match find_page_here(&console, &signed_in, intent).await {
-        Some(page) => page,
-        None => elsewhere::show(&console, &signed_in, IntentPage::Decision, intent).await,
+    if let Some(page) = find_page_here(&console, &signed_in, intent, Shown::WithTool).await {
+        return page;
+    }
+    let elsewhere = match elsewhere::find_page(&console, &signed_in, IntentPage::Decision, intent).await {
+        Ok(Some(page)) => return page,
+        Ok(None) => not_found("intent"),
+        Err(fault) => fault_page(&fault),
+    };
+    find_page_here(&console, &signed_in, intent, Shown::AlsoWithoutTool).await.unwrap_or(elsewhere)
+}
+
+/// The decisions for which a node of a fleet has a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Those whose tool it has.
+    WithTool,
+    /// All.
+    AlsoWithoutTool,
+}
+
+impl Shown {
+    fn includes(self, console: &ConsoleState, preview: &DecisionPreview) -> bool {
+        self == Self::AlsoWithoutTool || preview.tool.is_some() || console.executor.node.name().is_none()
     }
 }
 
-/// The page of an intent that waits or has waited at this node; `None` for any other intent.
+/// The page of an intent that waits, if it is to be shown here, or has waited here; `None` for any other intent.
 pub(super) async fn find_page_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,
+    shown: Shown,
 ) -> Option<Response> {
+    // Without an answer of the servers, the page may be old. A decision reads the intent again.
+    let _known = console.executor.queries.refresh_wait(intent).await;
     match propose(console, signed_in, intent) {
-        Some(proposal) => Some(decision_page(console, signed_in, &proposal, Said::default()).await),
+        Some(proposal) if shown.includes(console, &proposal.original) => {
+            Some(decision_page(console, signed_in, &proposal, Said::default()).await)
+        }
+        Some(_) => None,
         None => no_longer_waiting(console, signed_in, intent).await,
     }
 }
@@ -496,25 +522,30 @@ pub(super) async fn decide(
     PostedForm { signed_in, form }: PostedForm,
 ) -> Response {
     let Ok(intent) = IntentId::parse(&intent) else { return not_found("intent") };
-    match decide_here(&console, &signed_in, intent, &form).await {
+    match decide_here(&console, &signed_in, intent, &form, Shown::WithTool).await {
         Some(page) => page,
         None => elsewhere::decide(&console, &signed_in, intent, form).await,
     }
 }
 
-/// Takes the decision in a form; `None` for an intent that neither waits nor has waited at this node.
+/// Takes the decision in a form; `None` for an intent that neither waits nor has waited here, or is not to be shown here.
 pub(super) async fn decide_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,
     form: &FormFields,
+    shown: Shown,
 ) -> Option<Response> {
+    let _known = console.executor.queries.refresh_wait(intent).await;
     let Some(right) = signed_in.caller.decision_right() else {
         return Some(forbidden("approver or governor"));
     };
     let Some(proposal) = propose(console, signed_in, intent) else {
         return no_longer_waiting(console, signed_in, intent).await;
     };
+    if !shown.includes(console, &proposal.original) {
+        return None;
+    }
     if let Err(error) = check_fields(&proposal.original, form) {
         return Some(undecided_page(console, signed_in, &proposal, &error, typed_reason(form)).await);
     }

@@ -1,15 +1,16 @@
-//! Questions to the consoles of other nodes: for pages, decisions, waiting intents, active runs, rows, usage and tools.
+//! Questions to the consoles of other nodes: for pages, decisions, active runs, rows, usage and tools.
 //!
 //! ```text
-//! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the intent: its list of callers, its page
+//! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the page: its list of callers, its page
 //!         ◀─ token, page ───           ◀── page ──────────
 //! ```
-//! This node identifies the person and checks the form; the other node gives them the rights in its own list of callers,
-//! and decides. The token of the person's forms stays here: the other node writes a placeholder in its place.
+//! This node identifies the person and checks the form; the other node gives them the rights in its own list of callers. It
+//! also decides, if this node lacks the tool that the page of the decision shows. The token of the person's forms stays
+//! here: the other node writes a placeholder in its place.
 
 use super::active::NodeRuns;
+use super::decision::Shown;
 use super::form::FormFields;
-use super::inbox::NodeInbox;
 use super::merged_page::NodePage;
 use super::page::{fault_page, not_found, problem};
 use super::search::{ListKind, ListedRow, RefusalRow, RunRow, SearchQuery};
@@ -28,7 +29,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Maximum size of an answer to another node's console, in bytes. The reply to the question escapes it, which may double
@@ -59,8 +59,6 @@ pub(super) enum IntentPage {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ConsoleRequest {
-    /// The intents that wait there.
-    Inbox,
     /// The active runs there.
     ActiveRuns,
     /// One page of a search there, as [`NodePage`].
@@ -98,16 +96,6 @@ pub(super) async fn known_nodes(
     caller: &Caller,
 ) -> Option<Result<Vec<NodeStatus>, Fault>> {
     if caller.may_read_all() { console.executor.node.list_nodes().await } else { None }
-}
-
-/// The intents that wait at other nodes and that the caller may see, by node, and `true` if all nodes that run have
-/// listed theirs.
-pub(super) async fn list_waiting(
-    console: &ConsoleState,
-    caller: &Caller,
-) -> (HashMap<NodeName, NodeInbox>, bool) {
-    let (inboxes, is_complete) = ask_all(console, caller, &ConsoleRequest::Inbox).await;
-    (inboxes.into_iter().collect(), is_complete)
 }
 
 /// The nodes that a page expects to answer.
@@ -245,10 +233,10 @@ pub(super) async fn find_page(
 ) -> Result<Option<Response>, Fault> {
     let token_placeholder = new_token_placeholder()?;
     let request = ConsoleRequest::Show { page, intent, token_placeholder: token_placeholder.clone() };
-    ask(console, signed_in, &request, &token_placeholder, None).await
+    ask(console, signed_in, &request, &token_placeholder, false).await
 }
 
-/// Passes a decision on to the node at which its intent waits.
+/// Passes a decision on to a node that has the tool of its intent.
 pub(super) async fn decide(
     console: &ConsoleState,
     signed_in: &SignedIn,
@@ -259,7 +247,7 @@ pub(super) async fn decide(
     let decide = async {
         let token_placeholder = new_token_placeholder()?;
         let request = ConsoleRequest::Decide { intent, token_placeholder: token_placeholder.clone(), form };
-        ask(console, signed_in, &request, &token_placeholder, Some(intent)).await
+        ask(console, signed_in, &request, &token_placeholder, true).await
     };
     match decide.await {
         Ok(Some(page)) => page,
@@ -278,7 +266,7 @@ async fn ask(
     signed_in: &SignedIn,
     request: &ConsoleRequest,
     token_placeholder: &str,
-    decides: Option<IntentId>,
+    decides: bool,
 ) -> Result<Option<Response>, Fault> {
     let request = serde_json::to_string(request).map_err(|error| Fault::Internal(error.to_string()))?;
     let answer = console.executor.peers.ask_consoles(&signed_in.caller, request, decides).await?;
@@ -347,12 +335,9 @@ async fn answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<Str
 }
 
 async fn find_answer(console: &ConsoleState, question: ConsoleQuestion) -> Option<String> {
-    let ConsoleQuestion { caller, text, may_decide } = question;
+    let ConsoleQuestion { caller, text } = question;
     let request = serde_json::from_str(&text).ok()?;
     let page = match request {
-        ConsoleRequest::Inbox => {
-            return serde_json::to_string(&NodeInbox::read(console, &caller)).ok();
-        }
         ConsoleRequest::ActiveRuns => {
             return serde_json::to_string(&NodeRuns::read(console, &caller)).ok();
         }
@@ -373,17 +358,16 @@ async fn find_answer(console: &ConsoleState, question: ConsoleQuestion) -> Optio
             Ok(_place) => {
                 let signed_in = SignedIn { caller, form_token: token_placeholder };
                 match page {
-                    IntentPage::Decision => decision::find_page_here(console, &signed_in, intent).await?,
+                    IntentPage::Decision => {
+                        decision::find_page_here(console, &signed_in, intent, Shown::WithTool).await?
+                    }
                     IntentPage::Run => runs::find_page_here(console, &signed_in, intent).await?,
                 }
             }
         },
         ConsoleRequest::Decide { intent, token_placeholder, form } => {
-            if may_decide != Some(intent) {
-                return None;
-            }
             let signed_in = SignedIn { caller, form_token: token_placeholder };
-            decision::decide_here(console, &signed_in, intent, &form).await?
+            decision::decide_here(console, &signed_in, intent, &form, Shown::WithTool).await?
         }
     };
     serde_json::to_string(&RenderedPage::from_response(page).await).ok()

@@ -317,7 +317,7 @@ fn twin_record(record: &RunRecord) -> RunRecord {
 /// is not visible.
 fn skeleton(body: &Markup) -> Vec<String> {
     let caller = Caller::console_person();
-    let viewer = Viewer { caller: &caller, form_token: "token", waiting: 1, is_in_fleet: true };
+    let viewer = Viewer { caller: &caller, form_token: "token", waiting: 1 };
     let Html(PreEscaped(page)) = document("Test", Some(&viewer), body);
     let mut elements = Vec::new();
     for token in Tokenizer::new(&page) {
@@ -354,7 +354,7 @@ fn skeleton(body: &Markup) -> Vec<String> {
 
 fn run_page(record: &RunRecord) -> Vec<String> {
     let caller = Caller::console_person();
-    let viewer = Viewer { caller: &caller, form_token: "token", waiting: 1, is_in_fleet: true };
+    let viewer = Viewer { caller: &caller, form_token: "token", waiting: 1 };
     let state =
         IntentState::Finished(record.receipt.as_ref().map(|receipt| Arc::new(receipt.receipt.clone())));
     let so_far = RunSoFar { calls: &[], said: None };

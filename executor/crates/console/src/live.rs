@@ -5,7 +5,6 @@
 //! see.
 
 use super::ConsoleState;
-use super::inbox::InboxEntry;
 use super::live_log::LiveLogs;
 use super::places::{Place, Places};
 use super::session::SignedIn;
@@ -115,7 +114,8 @@ impl EventStream {
             let PeerCertNames(certificate) = &self.certificate;
             let signed_in = self.console.sessions.find(&self.headers, certificate)?;
             let see_waiting = || {
-                let visible = InboxEntry::list_own(&self.console, &signed_in.caller);
+                let visible =
+                    self.console.executor.previews.waiting_intents(&|agent| signed_in.caller.may_read(agent));
                 visible.into_iter().map(|waiting| waiting.intent).collect::<Vec<_>>()
             };
             if let Some(name) = self.first.pop() {

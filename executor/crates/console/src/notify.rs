@@ -66,7 +66,9 @@ impl Notifier {
         let mut announcer = Announcer::default();
         loop {
             changes.mark_unchanged();
-            let waiting = self.executor.previews.waiting_intents(&|_agent| true);
+            let mut waiting = self.executor.previews.waiting_intents(&|_agent| true);
+            // The others are announced by the nodes at which they arrived.
+            waiting.retain(|waiting| waiting.node.is_none());
             // Read after the list, so that an intent in neither of them has left; if it is sent again, it is announced again.
             let held = self.executor.queries.held_intents();
             let now = self.executor.clock().monotonic();
@@ -129,6 +131,7 @@ impl Announcement<'_> {
                 risk,
                 reason: _,
                 expires_at,
+                node: _,
             }) => json!({
                 "event": "waiting",
                 "intent": intent.to_string(),
@@ -208,6 +211,7 @@ mod tests {
             risk: None,
             reason: Some("the arguments contain a key".to_owned()),
             expires_at: datetime!(2026-11-26 12:00:00.5 UTC),
+            node: None,
         };
         (0..count).map(summary).collect()
     }

@@ -26,10 +26,8 @@ const FOLD_BYTES: usize = 800;
 pub(super) struct Viewer<'a> {
     pub(super) caller: &'a Caller,
     pub(super) form_token: &'a str,
-    /// The number of intents that wait for a person at this node and that the caller may see.
+    /// The number of intents that wait for a person and that the caller may see.
     pub(super) waiting: usize,
-    /// `true` if intents may also wait at other nodes: the script then asks for the number of all.
-    pub(super) is_in_fleet: bool,
 }
 
 impl Viewer<'_> {
@@ -91,7 +89,7 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
                             @for (path, name) in TABS {
                                 a href=(path) aria-current=[(name == title).then_some("page")] {
                                     (name)
-                                    @if path == INBOX { (waiting_count(viewer.waiting, viewer.is_in_fleet)) }
+                                    @if path == INBOX { (waiting_count(viewer.waiting)) }
                                 }
                             }
                         }
@@ -109,10 +107,9 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
 }
 
 /// The number of intents that wait, which the page refreshes. The script copies it to the title.
-pub(super) fn waiting_count(waiting: usize, is_in_fleet: bool) -> Markup {
-    let trigger = if is_in_fleet { "sse:inbox, every 15s" } else { "sse:inbox" };
+pub(super) fn waiting_count(waiting: usize) -> Markup {
     html! {
-        span #waiting data-count=(waiting) hx-get="/console/waiting" hx-trigger=(trigger) hx-swap="outerHTML" {
+        span #waiting data-count=(waiting) hx-get="/console/waiting" hx-trigger="sse:inbox" hx-swap="outerHTML" {
             @if waiting > 0 { " (" (waiting) ")" }
         }
     }

@@ -86,8 +86,8 @@ async fn find_page_in_fleet(
     }
 }
 
-/// The page of an intent that this node has run, refused or let wait; `None` for any other intent, and for one that has
-/// moved to another node.
+/// The page of an intent that this node has run, refused or let wait; `None` for any other intent, and for one of which
+/// another node has more.
 pub(super) async fn find_page_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
@@ -111,6 +111,10 @@ async fn make_page_here(
         Err(fault) => return Some(fault_page(&fault)),
     };
     if !shows_moved && state.is_none() && record.as_ref().is_some_and(has_moved) {
+        return None;
+    }
+    // The node at which it arrived has its records.
+    if !shows_moved && record.is_none() && console.executor.queries.home_of_wait(intent).is_some() {
         return None;
     }
     let owner = state.as_ref().map(|(agent, _)| agent.to_string());

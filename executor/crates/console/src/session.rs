@@ -256,14 +256,9 @@ impl axum::extract::FromRequest<Arc<ConsoleState>> for PostedForm {
 }
 
 impl SignedIn {
-    /// The viewer of a page, with the number of intents that wait at this node.
+    /// The viewer of a page, with the number of intents that wait.
     pub(super) fn viewer(&self, console: &ConsoleState) -> Viewer<'_> {
         let waiting = console.executor.previews.count_waiting(&|agent| self.caller.may_read(agent));
-        Viewer {
-            caller: &self.caller,
-            form_token: &self.form_token,
-            waiting,
-            is_in_fleet: console.executor.node.name().is_some(),
-        }
+        Viewer { caller: &self.caller, form_token: &self.form_token, waiting }
     }
 }

@@ -1,12 +1,12 @@
 //! The tasks of other nodes of the fleet: read, cancelled and followed here, kept there.
 //!
-//! The task of a lost node is derived from the call, at the node at which it waits or runs, or from the receipt, which the
-//! fleet has. Its messages come back with its node.
+//! The task of a lost node is derived from the call or the receipt, which the fleet has. Its messages come back with its
+//! node.
 
 use super::follow::decisions::{CANCEL_TIMEOUT, check_canceled};
 use super::record::TaskRecord;
 use super::tasks::{MAX_UPDATES_BEHIND, READ_ALL_ROLES, TaskStore};
-use a2g_core::run::{Executor, IntentState, TakenOverCall, all_agents};
+use a2g_core::run::{Executor, IntentState, PendingCall, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Governor, Operator};
 use a2g_types::call::Door;
@@ -19,8 +19,6 @@ use tokio::sync::broadcast;
 
 /// The document kind of a task.
 const TASK_DOCUMENT: &str = "a2a.task";
-/// The document kind of a task of another node, of which only the call is known.
-const HELD_TASK_DOCUMENT: &str = "a2a.held_task";
 /// The time between two requests for a task that is being cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time between two requests for a task that is followed.
@@ -37,7 +35,7 @@ impl OtherNodes {
     }
 
     /// Lets other nodes of a fleet read the tasks of this one.
-    pub(super) fn share_tasks(self: &Arc<Self>, store: &Arc<TaskStore>) {
+    pub(super) fn share_tasks(&self, store: &Arc<TaskStore>) {
         let store = Arc::downgrade(store);
         self.executor.peers.share_documents(TASK_DOCUMENT, move |id| {
             let store = store.clone();
@@ -45,14 +43,6 @@ impl OtherNodes {
                 let handle = store.upgrade()?.find(id).await.ok()??;
                 // Without the webhooks, which have credentials.
                 let record = TaskRecord { webhooks: Vec::new(), ..TaskRecord::clone(&handle.record()) };
-                serde_json::to_string(&record).ok()
-            })
-        });
-        let weak = Arc::downgrade(self);
-        self.executor.peers.share_documents(HELD_TASK_DOCUMENT, move |id| {
-            let weak = weak.clone();
-            Box::pin(async move {
-                let record = weak.upgrade()?.find_taken_over(id).await.ok()??;
                 serde_json::to_string(&record).ok()
             })
         });
@@ -80,18 +70,13 @@ impl OtherNodes {
         };
         // The task's own node is asked first: it has the whole record.
         let found = self.executor.peers.find_document(TASK_DOCUMENT, id).await;
-        match found {
-            Ok(Some(text)) => return parse(text),
-            not_found => {
-                if let Some(record) = self.find_taken_over(id).await? {
-                    return Ok(record);
-                }
-                not_found?;
-            }
-        }
-        if let Some(text) = self.executor.peers.find_document(HELD_TASK_DOCUMENT, id).await? {
+        if let Ok(Some(text)) = found {
             return parse(text);
         }
+        if let Some(record) = self.find_pending(id).await? {
+            return Ok(record);
+        }
+        found?;
         match self.executor.queries.status(id).await? {
             Some((_, IntentState::Finished(Some(receipt)))) if receipt.door == Door::A2a => {
                 Ok(TaskRecord::from_receipt(&receipt, self.executor.clock().now()))
@@ -100,16 +85,16 @@ impl OtherNodes {
         }
     }
 
-    /// The task of another node, whose call waits or runs here.
-    async fn find_taken_over(&self, id: IntentId) -> Result<Option<TaskRecord>, Problem> {
-        let Some((call, state)) = self.executor.queries.find_taken_over(id).await? else { return Ok(None) };
+    /// The task of another node, whose call the fleet stores.
+    async fn find_pending(&self, id: IntentId) -> Result<Option<TaskRecord>, Problem> {
+        let Some((call, state)) = self.executor.queries.find_pending(id).await? else { return Ok(None) };
         let state = match state {
             IntentState::Escalated => TaskState::InputRequired,
             IntentState::Queued => TaskState::Submitted,
             IntentState::Running => TaskState::Working,
             IntentState::Finished(_) => return Ok(None),
         };
-        let TakenOverCall { agent, tool, door } = call;
+        let PendingCall { agent, tool, door } = call;
         let now = self.executor.clock().now();
         Ok((door == Door::A2a).then(|| TaskRecord::without_messages(id, agent, tool, state, now)))
     }

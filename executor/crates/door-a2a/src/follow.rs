@@ -287,7 +287,7 @@ impl Follower {
                     self.follow(handle);
                 }
                 Some((_, IntentState::Queued | IntentState::Running)) => self.follow(handle),
-                // The call waits at a node of the fleet, or will once it is taken over.
+                // The call waits at a node of the fleet.
                 None if may_wait => self.follow(handle),
                 None => match self.executor.queries.denial_in_fleet(handle.id).await? {
                     Some(denial) => self.end_denied(&handle, &denial).await,
@@ -308,30 +308,7 @@ impl Follower {
     /// Waits for the end of a task in a tokio task of its own.
     fn follow(self: &Arc<Self>, handle: Arc<TaskHandle>) {
         let follower = Arc::clone(self);
-        self.executor.sessions().spawn(async move {
-            // The earlier process may have ended while it passed the call on to another node for a decision.
-            let restore_prompt = async {
-                follower.restore_prompt_elsewhere(&handle).await;
-                std::future::pending::<()>().await;
-            };
-            tokio::select! {
-                () = follower.await_end(&handle) => {}
-                () = restore_prompt => {}
-            }
-        });
-    }
-
-    /// Restores the prompt of a call that waits for a person at another node, as soon as all nodes answer.
-    async fn restore_prompt_elsewhere(&self, handle: &TaskHandle) {
-        while !handle.record().is_prompting() {
-            match self.executor.peers.status_of_waiting_elsewhere(handle.id).await {
-                Ok(Some((_, IntentState::Escalated))) => return self.restore_prompt(handle).await,
-                Err(Fault::Busy { retry_after_ms, .. }) => {
-                    tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
-                }
-                Ok(_) | Err(_) => return,
-            }
-        }
+        self.executor.sessions().spawn(async move { follower.await_end(&handle).await });
     }
 
     /// Like [`Self::prompt`], for an escalation that an earlier process did not record. The prompt then has no reason.

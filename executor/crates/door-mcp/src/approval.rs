@@ -9,11 +9,11 @@
 //! continues the wait or withdraws the call. No answer starts a run by itself: the decision goes to the core, which
 //! applies it once, and the call is sent again under the same intent.
 
-use a2g_core::run::{DirectiveOutcome, Executor, IntentState};
+use a2g_core::run::{DirectiveOutcome, Executor};
 use a2g_govern::Caller;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::IntentId;
 use a2g_types::verdict::Directive;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::ClientCapabilities;
@@ -137,9 +137,8 @@ pub(super) async fn apply_answer(
     answer: ElicitAnswer,
 ) -> Result<Effect, Fault> {
     let intent = call.intent;
-    let Some((waiting, _)) = executor.queries.undecided_call(intent) else {
-        return apply_answer_elsewhere(executor, caller, call, answer.action).await;
-    };
+    executor.queries.refresh_wait(intent).await?;
+    let Some((waiting, _)) = executor.queries.undecided_call(intent) else { return Ok(Effect::SendAgain) };
     let is_same =
         waiting.agent == call.agent && waiting.tool == call.tool && waiting.arguments == call.arguments;
     if !is_same {
@@ -148,7 +147,10 @@ pub(super) async fn apply_answer(
     let ElicitAnswer { action, decision } = answer;
     let right = match question {
         Some(Question::OpenPage(_)) => None,
-        Some(Question::Decide | Question::WaitForApprover) | None => caller.decision_right(),
+        // Without the tool, the form shows less than people decide on.
+        Some(Question::Decide | Question::WaitForApprover) | None => {
+            caller.decision_right().filter(|_| executor.queries.can_show(intent))
+        }
     };
     let approved = match (right, action, decision) {
         (_, ElicitAction::Cancel, _) => return Ok(Effect::StillWaits),
@@ -177,38 +179,6 @@ pub(super) async fn apply_answer(
         Err(Fault::InvalidParams { pointer, .. }) if pointer == "/intent_id" => Ok(Effect::SendAgain),
         Err(fault) => Err(fault),
     }
-}
-
-/// Applies the answer to a call that does not wait here. If it waits at another node of the fleet, it can be withdrawn;
-/// people decide on it on its page.
-async fn apply_answer_elsewhere(
-    executor: &Executor,
-    caller: &Caller,
-    call: &Call,
-    action: ElicitAction,
-) -> Result<Effect, Fault> {
-    if !waits_elsewhere(executor, call).await? {
-        return Ok(Effect::SendAgain);
-    }
-    match action {
-        ElicitAction::Accept => Ok(Effect::SendAgain),
-        ElicitAction::Cancel => Ok(Effect::StillWaits),
-        ElicitAction::Decline => {
-            let may_cancel = |agent: &AgentDid| caller.may_cancel(agent);
-            let is_cancelled = executor.operator.cancel(call.intent, &may_cancel, caller.name()).await?;
-            Ok(if is_cancelled { Effect::Withdrawn } else { Effect::SendAgain })
-        }
-    }
-}
-
-/// Returns `true` if the intent of a call waits for a person at another node of the fleet.
-pub(super) async fn waits_elsewhere(executor: &Executor, call: &Call) -> Result<bool, Fault> {
-    // An intent that is known here is decided, runs or has run: no other node is asked.
-    if executor.queries.is_held(call.intent) || executor.queries.status(call.intent).await?.is_some() {
-        return Ok(false);
-    }
-    let found = executor.peers.status_of_waiting_elsewhere(call.intent).await?;
-    Ok(matches!(found, Some((agent, IntentState::Escalated)) if agent == call.agent))
 }
 
 /// The refusal of a call that no longer waits, and that no person approved or denied.

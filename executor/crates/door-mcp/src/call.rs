@@ -1,8 +1,6 @@
 //! `tools/call`: the intent, the notifications of its run, and the cancellation when the client gives the call up.
 
-use super::approval::{
-    Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, waits_elsewhere, withdrawn_fault,
-};
+use super::approval::{Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, withdrawn_fault};
 use super::{McpDoor, RequestContext};
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
@@ -239,8 +237,8 @@ impl McpDoor {
 
     /// The question about a waiting call that this client can show.
     pub(super) fn question(&self, context: &RequestContext, intent: IntentId) -> Option<Question> {
-        // An intent that waits at another node is decided on its page.
-        let right = context.caller.decision_right().filter(|_| self.executor.queries.is_held(intent));
+        // Without the tool, this node cannot show what people decide on.
+        let right = context.caller.decision_right().filter(|_| self.executor.queries.can_show(intent));
         let may_approve =
             right.is_some_and(|right| self.executor.previews.approval_bar(intent, &right).is_none());
         question_for(may_approve, context.capabilities, self.console_url.decision_page(intent))
@@ -276,10 +274,7 @@ impl McpDoor {
                 elicitor.complete(call.intent);
                 Ok(Some(Asked::SendAgain))
             }
-            Effect::SendAgain
-                if self.executor.queries.undecided_call(call.intent).is_some()
-                    || waits_elsewhere(&self.executor, call).await? =>
-            {
+            Effect::SendAgain if self.executor.queries.undecided_call(call.intent).is_some() => {
                 Ok(Some(Asked::SendAgainLater))
             }
             Effect::SendAgain => Ok(Some(Asked::SendAgain)),

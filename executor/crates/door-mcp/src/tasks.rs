@@ -31,7 +31,9 @@ impl McpDoor {
         answer: Option<ElicitAnswer>,
     ) -> Result<String, McpError> {
         self.task_status(context, task).await?;
-        if let (Some(answer), Some((call, _))) = (answer, self.executor.queries.undecided_call(task)) {
+        if let Some(answer) = answer
+            && let Some((call, _)) = self.executor.queries.undecided_call(task)
+        {
             let question = self.question(context, task);
             apply_answer(&self.executor, &context.caller, &call, question.as_ref(), answer).await?;
         }
@@ -102,7 +104,7 @@ impl McpDoor {
             None => match self.ended_status(context, task) {
                 Err(unknown) => match self.denied_status(context, task).await? {
                     Some(status) => Ok(status),
-                    None => self.status_elsewhere(context, task).await?.ok_or(unknown),
+                    None => self.status_anywhere(context, task).await?.ok_or(unknown),
                 },
                 ended => ended,
             },
@@ -124,15 +126,15 @@ impl McpDoor {
     }
 
     /// The status of an intent that waits for a person or a slot at another node of the fleet; `None` for any other.
-    async fn status_elsewhere(
+    async fn status_anywhere(
         &self,
         context: &RequestContext,
         task: IntentId,
     ) -> Result<Option<TaskStatus>, Fault> {
-        let found = self.executor.peers.status_of_waiting_elsewhere(task).await?;
+        let found = self.executor.queries.status_anywhere(task).await?;
         let visible = found.filter(|(agent, _)| context.caller.may_read(agent));
         Ok(visible.map(|(_, state)| match state {
-            IntentState::Escalated => TaskStatus::Waiting(self.decider),
+            IntentState::Escalated => self.waiting_status(context, task),
             IntentState::Queued | IntentState::Running | IntentState::Finished(_) => TaskStatus::Running,
         }))
     }

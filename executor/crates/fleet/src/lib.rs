@@ -20,8 +20,8 @@
 //! is shorter, stops its runs and claims nothing, so no guest runs when its claim is ended by another node. Each time
 //! that a node joins, its *epoch* grows; claims of earlier epochs no longer belong to it.
 //!
-//! A call that waits without its caller is *stored*: that of an A2A task while it waits for a slot, and an intent that
-//! waits for a person. See `stored_calls.rs` and `stored_waits.rs`.
+//! An intent that waits without its caller is a value too: that of a task which waits for a slot, and one that waits for
+//! a person. Any node decides on it and runs it: see `pending.rs`.
 //!
 //! A node that cannot reach the servers claims nothing: its calls are refused before anything runs. So does one whose
 //! stream is gone, or was made anew: see `identity.rs`.
@@ -31,8 +31,8 @@
 //! A [`Fleet`] is its parts. Each has fields of its own, and parts below it. All share the lowest one.
 //!
 //! ```text
-//! takeovers           lost nodes: their claims are ended, their reports delivered, their calls taken over
-//! calls, waits        the calls that wait without their callers: for a slot, for a person
+//! takeovers           lost nodes: their claims are ended, their reports delivered
+//! pending             the intents that wait for a person or, without their callers, for a slot
 //! claims              claim ─▶ finish, or release; denials, receipts
 //! orders              what every node follows
 //! messages            what no server stores: announcements, requests for calls, questions
@@ -52,12 +52,11 @@ mod nats;
 #[cfg(not(feature = "nats"))]
 mod no_nats;
 mod orders;
+mod pending;
 mod record;
 mod seal;
 mod settings;
 mod store;
-mod stored_calls;
-mod stored_waits;
 mod takeover;
 mod view;
 
@@ -77,11 +76,12 @@ pub use nats::{InitMode, InitReply, NatsStore as ServerStore, connect, init, ope
 #[cfg(not(feature = "nats"))]
 pub use no_nats::{NoStore as ServerStore, connect};
 pub use orders::{Order, Orders};
+pub use pending::{
+    Added, Decision, EarlierApprovals, NewPending, PendingIntent, PendingIntents, RunsAt, WaitsFor,
+};
 pub use seal::FleetKey;
 pub use settings::{FleetSettings, Login};
 pub use store::{Store, StoredValue, Write};
-pub use stored_calls::{OrphanCall, StoredCalls, Takeover, TakeoverRule, WaitsFor};
-pub use stored_waits::{StoredWait, StoredWaits, WaitState};
 pub use takeover::{LocalReport, RecordedEnd, Takeovers, UnrecordedEnd};
 pub use view::{FleetView, NodeStatus};
 
@@ -89,7 +89,6 @@ use a2g_types::node::{FleetName, NodeName};
 use marks::OrphanReports;
 use std::fmt::Display;
 use std::sync::Arc;
-use stored_calls::WaitingCalls;
 
 /// A fleet, as one of its nodes uses it.
 pub struct Fleet<S> {
@@ -97,10 +96,8 @@ pub struct Fleet<S> {
     pub member: Arc<Member<S>>,
     /// The claims of intents.
     pub claims: Arc<Claims<S>>,
-    /// The calls that wait for a slot, and those of lost nodes.
-    pub calls: Arc<StoredCalls<S>>,
-    /// The intents that wait for a person.
-    pub waits: StoredWaits<S>,
+    /// The intents that wait for a person or, without their callers, for a slot.
+    pub pending: PendingIntents<S>,
     /// What lost nodes leave.
     pub takeovers: Takeovers<S>,
     /// What every node follows.
@@ -115,18 +112,14 @@ impl<S: Store> Fleet<S> {
     pub fn new(member: Member<S>) -> Self {
         let member = Arc::new(member);
         let reports = Arc::<OrphanReports>::default();
-        let for_people = Arc::<WaitingCalls>::default();
         let claims = Arc::new(Claims::new(Arc::clone(&member), Arc::clone(&reports)));
-        let calls =
-            Arc::new(StoredCalls::new(Arc::clone(&member), Arc::clone(&claims), Arc::clone(&for_people)));
         Self {
-            waits: StoredWaits::new(Arc::clone(&member), Arc::clone(&claims), for_people),
-            takeovers: Takeovers::new(Arc::clone(&member), Arc::clone(&claims), Arc::clone(&calls), reports),
+            pending: PendingIntents::new(Arc::clone(&member)),
+            takeovers: Takeovers::new(Arc::clone(&member), Arc::clone(&claims), reports),
             orders: Orders::new(Arc::clone(&member)),
             messages: Arc::new(Messages::new(Arc::clone(&member))),
             member,
             claims,
-            calls,
         }
     }
 }

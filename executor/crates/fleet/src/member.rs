@@ -148,6 +148,14 @@ impl<S: Store> Member<S> {
         self.live_others.lock().as_ref().is_some_and(|others| !others.is_empty())
     }
 
+    /// Returns `true` if a node is this one, or was not known to be lost at most [`READ_INTERVAL`] ago.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn is_running(&self, node: &NodeName) -> Result<bool, FleetError> {
+        Ok(*node == self.node || self.read_live_others().await?.contains(node))
+    }
+
     /// The other nodes that held a lease, or were not known to be lost, at most [`READ_INTERVAL`] ago.
     pub(crate) async fn read_live_others(&self) -> Result<HashSet<NodeName>, FleetError> {
         let now = self.clock.monotonic();

@@ -51,6 +51,14 @@ impl Store for NoStore {
     async fn keys(&self, _pattern: &str) -> Result<Vec<String>, FleetError> {
         match *self {}
     }
+
+    async fn next(
+        &self,
+        _pattern: &str,
+        _revision: u64,
+    ) -> Result<Option<(String, StoredValue)>, FleetError> {
+        match *self {}
+    }
 }
 
 /// Connects a node to its fleet, which this build cannot.

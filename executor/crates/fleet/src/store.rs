@@ -52,9 +52,16 @@ pub trait Store: Send + Sync + 'static {
     /// The keys that match `pattern`, as in subjects of NATS: `*` stands for one name between dots, and `>` at the end for
     /// one or more.
     fn keys(&self, pattern: &str) -> impl Future<Output = Result<Vec<String>, FleetError>> + Send;
+
+    /// Of the keys that match `pattern`, the one whose value has the lowest revision after `revision`, and that value.
+    fn next(
+        &self,
+        pattern: &str,
+        revision: u64,
+    ) -> impl Future<Output = Result<Option<(String, StoredValue)>, FleetError>> + Send;
 }
 
-/// Returns `true` if a key matches a pattern of [`Store::keys`]. Only for the stores of tests: NATS matches patterns
+/// Returns `true` if a key matches a pattern of [`Store::keys`] or [`Store::next`]. Only for the stores of tests: NATS matches patterns
 /// itself.
 #[cfg(test)]
 pub(crate) fn matches(pattern: &str, key: &str) -> bool {

@@ -7,7 +7,6 @@ use crate::marks::{Mark, OrphanReport, OrphanReports, delivered_key, end_key};
 use crate::member::Member;
 use crate::record::{ClaimRecord, ClaimState, MarkRecord, NodeRecord, ReceiptPlace, encode, skip_unreadable};
 use crate::store::{Store, Write};
-use crate::stored_calls::{StoredCalls, TakeoverRule};
 use crate::view::{marks, nodes};
 use a2g_types::ident::IntentId;
 use a2g_types::node::NodeName;
@@ -52,34 +51,26 @@ pub struct UnrecordedEnd {
 }
 
 /// The result of the sweep of one node.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum NodeSweep {
     /// Another node, which holds its lease or is not known to be lost.
     Live,
-    /// A lost node, or the earlier epochs of this one: their claims are ended, here or at the node that takes over, and
-    /// their stored calls can be taken over.
-    Ended,
-    /// Another node has changed the lease meanwhile.
-    Changed,
+    /// This node, a lost one, or one whose lease another node has changed meanwhile.
+    Other,
 }
 
 /// What this node takes over from lost ones, and from its own earlier process.
 pub struct Takeovers<S> {
     member: Arc<Member<S>>,
     claims: Arc<Claims<S>>,
-    calls: Arc<StoredCalls<S>>,
     reports: Arc<OrphanReports>,
     /// The latest revision of each lease, and when this node saw it first.
     seen: Mutex<HashMap<NodeName, (u64, Instant)>>,
 }
 
 impl<S: Store> Takeovers<S> {
-    pub(crate) fn new(
-        member: Arc<Member<S>>,
-        claims: Arc<Claims<S>>,
-        calls: Arc<StoredCalls<S>>,
-        reports: Arc<OrphanReports>,
-    ) -> Self {
-        Self { member, claims, calls, reports, seen: Mutex::default() }
+    pub(crate) fn new(member: Arc<Member<S>>, claims: Arc<Claims<S>>, reports: Arc<OrphanReports>) -> Self {
+        Self { member, claims, reports, seen: Mutex::default() }
     }
 
     /// The ends of runs of this node that its journal lacks. The caller has to write each to the journal, and to pass its
@@ -164,30 +155,22 @@ impl<S: Store> Takeovers<S> {
     }
 
     /// Takes over the nodes that are lost, and ends what they left open. `local` says what this process does with the
-    /// report of an intent that it has claimed, and `rule` what becomes of the stored calls of other nodes; without one,
-    /// they are left alone.
+    /// report of an intent that it has claimed.
     ///
     /// # Errors
     /// The first [`FleetError`]; a later call continues.
-    pub async fn sweep(
-        &self,
-        local: impl Fn(IntentId) -> LocalReport + Sync,
-        rule: Option<TakeoverRule<'_>>,
-    ) -> Result<(), FleetError> {
+    pub async fn sweep(&self, local: impl Fn(IntentId) -> LocalReport + Sync) -> Result<(), FleetError> {
         let mut live_others = HashSet::new();
         for node in nodes(&self.member.store).await? {
-            match skip_unreadable(self.sweep_node(&node, &local).await)? {
-                Some(NodeSweep::Live) => drop(live_others.insert(node)),
-                Some(NodeSweep::Ended) => self.calls.take_over(&node, rule).await?,
-                Some(NodeSweep::Changed) | None => {}
+            if skip_unreadable(self.sweep_node(&node, &local).await)? == Some(NodeSweep::Live) {
+                live_others.insert(node);
             }
         }
         *self.member.live_others.lock() = Some(live_others);
         Ok(())
     }
 
-    /// Ends the claims that a lost node, or an earlier epoch of this node, left open. Returns whether the stored calls of
-    /// the node can be taken over.
+    /// Ends the claims that a lost node, or an earlier epoch of this node, left open.
     async fn sweep_node(
         &self,
         node: &NodeName,
@@ -195,34 +178,33 @@ impl<S: Store> Takeovers<S> {
     ) -> Result<NodeSweep, FleetError> {
         let key = node_key(node);
         let found = self.member.store.read::<NodeRecord>(&key).await?;
-        let Some((record, revision)) = found else { return Ok(NodeSweep::Changed) };
+        let Some((record, revision)) = found else { return Ok(NodeSweep::Other) };
         if *node == self.member.node {
             // The claims of this epoch are those of this process.
             self.end_claims(node, record.epoch.saturating_sub(1), local).await?;
-            return Ok(NodeSweep::Ended);
+            return Ok(NodeSweep::Other);
         }
         let is_stale = self.is_stale(node, revision);
         match &record.state {
             NodeState::Live | NodeState::Draining if !is_stale => return Ok(NodeSweep::Live),
-            // The other node may lack the tools of the stored calls, or have no room for them.
-            NodeState::TakenOver(by) if *by != self.member.node && !is_stale => return Ok(NodeSweep::Ended),
+            NodeState::TakenOver(by) if *by != self.member.node && !is_stale => return Ok(NodeSweep::Other),
             NodeState::Live | NodeState::Draining | NodeState::Left | NodeState::TakenOver(_) => {}
         }
         // Nothing is written about a node that has ended, and left nothing open.
         if record.state.has_ended() && marks(&self.member.store, node).await?.is_empty() {
-            return Ok(NodeSweep::Ended);
+            return Ok(NodeSweep::Other);
         }
         let epoch = record.epoch;
         if record.state != NodeState::TakenOver(self.member.node.clone()) {
             let end = if record.state == NodeState::Left { "has left" } else { "is lost" };
             let taken = NodeRecord { state: NodeState::TakenOver(self.member.node.clone()), ..record };
             if self.member.store.update(&key, &encode(&taken)?, revision).await? == Write::Conflict {
-                return Ok(NodeSweep::Changed);
+                return Ok(NodeSweep::Other);
             }
             tracing::warn!(%node, "the node {end}: this one ends its open intents and delivers its reports");
         }
         self.end_claims(node, epoch, &|_| LocalReport::Unknown).await?;
-        Ok(NodeSweep::Ended)
+        Ok(NodeSweep::Other)
     }
 
     /// Returns `true` if a lease has had this revision for its whole length, by the clock of this node.

@@ -14,7 +14,7 @@ use a2g_types::clock::format_seconds;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ProofId, ToolName};
 use a2g_types::limit::{Access, ClaimedLimits, Layer};
-use a2g_types::node::{NodeText, PassedCall};
+use a2g_types::node::PassedCall;
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
@@ -307,18 +307,6 @@ impl Escalated {
     /// If the text is not one of [`Self::to_journal`].
     pub fn from_node(passed: &PassedCall) -> serde_json::Result<Self> {
         Self::from_journal(passed.text())
-    }
-
-    /// Reads the text of [`Self::to_journal`] in the member `escalated` of a question of another node of the fleet.
-    ///
-    /// # Errors
-    /// If there is no such member.
-    pub fn from_question(question: &NodeText) -> serde_json::Result<Self> {
-        #[derive(Deserialize)]
-        struct HoldQuestion {
-            escalated: StoredCall,
-        }
-        serde_json::from_str(question.as_str()).map(|HoldQuestion { escalated }| Self::from_stored(escalated))
     }
 
     fn from_stored(StoredCall { call, verdict, proof, module }: StoredCall) -> Self {

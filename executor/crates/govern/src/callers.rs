@@ -408,6 +408,13 @@ impl DecisionAuthor {
         self.name == other.name || self.identity().is_some_and(|identity| other.identity() == Some(identity))
     }
 
+    /// The author in the form for the other nodes of a fleet; `None` unless the author has an entry in a list.
+    #[must_use]
+    pub fn to_node(&self) -> Option<Value> {
+        let identity = self.identity()?.clone();
+        serde_json::to_value(NodeCaller { name: self.name.clone(), identity }).ok()
+    }
+
     fn identity(&self) -> Option<&CallerIdentity> {
         match &self.origin {
             Some(CallerOrigin::Entry { identity, list: _ }) => Some(identity),
@@ -460,26 +467,6 @@ impl DecisionRight<'_> {
     #[must_use]
     pub fn author(&self) -> DecisionAuthor {
         DecisionAuthor { name: self.by.into(), origin: self.caller.map(|caller| caller.origin.clone()) }
-    }
-
-    /// The deciding caller or the governor, in the form for another node of the fleet; `None` as for
-    /// [`Caller::to_node`].
-    #[must_use]
-    pub fn to_node(&self) -> Option<Value> {
-        match self.caller {
-            Some(caller) => caller.to_node(),
-            None => Some(GOVERNOR.into()),
-        }
-    }
-
-    /// The right of the governor, if it is the `author` of a decision that another node passes on.
-    pub(crate) fn of_governor_from_node(question: &NodeText) -> Option<DecisionRight<'static>> {
-        #[derive(Deserialize)]
-        struct GovernorQuestion {
-            author: String,
-        }
-        let GovernorQuestion { author } = serde_json::from_str(question.as_str()).ok()?;
-        (author == GOVERNOR).then(DecisionRight::of_governor)
     }
 
     /// `true` if the deciding caller may also act for `agent`.
@@ -890,14 +877,11 @@ impl Callers {
     }
 
     /// The listed caller whom another node has authenticated, and for whom that node asks; `None` if this list has no
-    /// such caller. `question` is an object whose member `caller`, or `author` for a decision, is from
-    /// [`Caller::to_node`].
+    /// such caller. `question` is an object whose member `caller` is from [`Caller::to_node`].
     #[must_use]
     pub fn caller_from_node(&self, question: &NodeText, now: OffsetDateTime) -> Option<Arc<Caller>> {
         #[derive(Deserialize)]
         struct CallerQuestion {
-            // The member `author` is that of a decision by `g2a/directive`; earlier versions read no other name.
-            #[serde(alias = "author")]
             caller: NodeCaller,
         }
         let CallerQuestion { caller: NodeCaller { name, identity } } =
@@ -906,6 +890,21 @@ impl Callers {
         let CallerRecord { caller, expires_at } = table.callers.get(*table.index.get(&identity)?)?;
         let is_valid = caller.name == name && expires_at.is_none_or(|until| until > now);
         is_valid.then(|| Arc::clone(caller))
+    }
+
+    /// The author of an approval that a node of the fleet has stored: its member `author` is from
+    /// [`DecisionAuthor::to_node`]. `None` without a list.
+    // The person's token was verified by that node, under a list that has not changed since: a change forgets the approval.
+    #[must_use]
+    pub fn author_from_node(&self, approval: &NodeText) -> Option<DecisionAuthor> {
+        #[derive(Deserialize)]
+        struct StoredAuthor {
+            author: NodeCaller,
+        }
+        let StoredAuthor { author: NodeCaller { name, identity } } =
+            serde_json::from_str(approval.as_str()).ok()?;
+        let CallerSource::Listed(table) = &self.0 else { return None };
+        Some(DecisionAuthor { name, origin: Some(CallerOrigin::Entry { identity, list: table.number }) })
     }
 
     /// `true` if the author of a decision may still decide, and does not act for `agent`.

@@ -57,7 +57,6 @@ use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::node::NodeText;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;
@@ -127,16 +126,6 @@ impl Governor {
     #[must_use]
     pub fn decision_right(&self) -> DecisionRight<'static> {
         DecisionRight::of_governor()
-    }
-
-    /// The right of the governor, whose decision another node of the fleet passes on; `None` if somebody else has decided,
-    /// or if this executor asks no governor but its own.
-    #[must_use]
-    pub fn decision_right_from_node(&self, question: &NodeText) -> Option<DecisionRight<'static>> {
-        match self {
-            Self::Local(..) => None,
-            Self::Remote(_) => DecisionRight::of_governor_from_node(question),
-        }
     }
 
     /// Returns `false` if this governor denies every call of the tool by the agent, as far as the executor knows:

@@ -3,7 +3,7 @@
 use crate::content::{Content, Owner};
 use crate::runs::{AbortEffect, RunId, Runs};
 use crate::stops::Stops;
-use crate::waits::{Changes, HoldError, HoldOutcome, Wait, Waits};
+use crate::waits::{Changes, EndedWait, HoldError, HoldOutcome, Wait, Waits};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::Stop;
@@ -24,7 +24,16 @@ pub enum StartError {
     StopLifted,
 }
 
-/// The effect of ending an intent.
+/// The intents that a stop or a revocation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that arrived or run here: each node of a fleet ends its own.
+    ThisNode,
+    /// All that wait, also at other nodes, and those that run here.
+    Fleet,
+}
+
+/// The effect of ending an intent. `T` is the type of an [`EndedWait`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended<T> {
     /// It waited, and no longer does.
@@ -34,10 +43,10 @@ pub enum Ended<T> {
 }
 
 impl<T> Ended<T> {
-    /// Maps the call that waited.
+    /// Maps the wait.
     pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Ended<U> {
         match self {
-            Self::Wait(call) => Ended::Wait(map(call)),
+            Self::Wait(wait) => Ended::Wait(map(wait)),
             Self::Run(effect) => Ended::Run(effect),
         }
     }
@@ -46,7 +55,7 @@ impl<T> Ended<T> {
 /// The effect of ending several intents.
 #[derive(Debug)]
 pub struct EndedAll<T> {
-    /// The calls that waited.
+    /// The waits.
     pub waits: Vec<T>,
     /// The runs that are aborted.
     pub run_count: usize,
@@ -59,7 +68,7 @@ impl<T> EndedAll<T> {
     pub fn of(intent: IntentId, ended: Option<Ended<T>>) -> Self {
         let mut all = Self::none();
         match ended {
-            Some(Ended::Wait(call)) => all.waits.push(call),
+            Some(Ended::Wait(wait)) => all.waits.push(wait),
             Some(Ended::Run(effect)) => all.count_run(intent, effect),
             None => {}
         }
@@ -155,21 +164,26 @@ impl<C: Content> Intents<C> {
         intent: IntentId,
         is_selected: impl Fn(&AgentDid) -> bool,
         reason: AbortReason,
-    ) -> Option<Ended<C::Call>> {
+    ) -> Option<Ended<EndedWait<C::Call>>> {
         let effect = self.runs.abort_if(intent, |owner| is_selected(&owner.agent), reason);
         let ends = |wait: &Wait<C>| is_selected(&wait.owner().agent) && wait.ends_with_wait();
-        let call = self.waits.remove_if(intent, ends);
-        call.map(Ended::Wait).or(effect.map(Ended::Run))
+        let wait = self.waits.remove_if(intent, ends);
+        wait.map(Ended::Wait).or(effect.map(Ended::Run))
     }
 
-    /// As [`Self::end`], for all intents that are selected.
+    /// As [`Self::end`], for all intents of the scope that are selected.
     pub fn end_all(
         &mut self,
         is_selected: impl Fn(&AgentDid, &ToolName) -> bool,
+        scope: Scope,
         reason: AbortReason,
-    ) -> EndedAll<C::Call> {
+    ) -> EndedAll<EndedWait<C::Call>> {
         let is_included = |owner: &Owner| is_selected(&owner.agent, &owner.tool);
-        let ends = |wait: &Wait<C>| is_included(wait.owner()) && wait.ends_with_wait();
+        let is_in_scope = |wait: &Wait<C>| match scope {
+            Scope::ThisNode => wait.home().is_none(),
+            Scope::Fleet => true,
+        };
+        let ends = |wait: &Wait<C>| is_included(wait.owner()) && wait.ends_with_wait() && is_in_scope(wait);
         let mut ended = EndedAll::none();
         for (intent, effect) in self.runs.abort_selected(is_included, reason) {
             // A run whose approval is not being recorded yet ends with its wait.
@@ -182,10 +196,10 @@ impl<C: Content> Intents<C> {
         ended
     }
 
-    /// Sets a stop, and ends all intents that it includes.
-    pub fn stop(&mut self, stop: Stop) -> EndedAll<C::Call> {
+    /// Sets a stop, and ends all intents of the scope that it includes.
+    pub fn stop(&mut self, stop: Stop, scope: Scope) -> EndedAll<EndedWait<C::Call>> {
         let target = stop.target.clone();
         self.stops.restore(stop);
-        self.end_all(|agent, tool| target.includes(agent, tool), AbortReason::Stopped)
+        self.end_all(|agent, tool| target.includes(agent, tool), scope, AbortReason::Stopped)
     }
 }

@@ -13,6 +13,8 @@
 //!            └───────────── wait_again ─────────────── retrying ◀────────── take_approved ─────── approved
 //!                                                         │ └─ mark_claimed ─▶ claimed                ▲
 //!                                                         └──────────── wait_to_run ──────────────────┘
+//! a node of a fleet: follow ─▶ undecided ◀─ follow ─▶ decided ─ take_decided ─▶ retrying ─ leave_to_fleet ─▶ decided
+//!
 //! Runs:
 //! claim ─▶ claimed here ◀── take_back ────┐
 //!             │    └─────── pass_on ──▶ at another node
@@ -23,10 +25,14 @@
 //! [`Intents::stop`]) end an intent in any of these states, by one rule (`Wait::ends_with_wait`):
 //!
 //! ```text
-//! undecided, deciding, approved, retrying   the wait is removed, and a run that was claimed for it is aborted
+//! undecided, deciding, approved,
+//! retrying, decided                         the wait is removed, and a run that was claimed for it is aborted
 //! approving, claimed                        the run is aborted; its end ends the wait
 //! no wait                                   the run is aborted
 //! ```
+//!
+//! In a fleet, a value that all nodes share says what waits, and what was decided ([`Waits::follow`]). What a task of this
+//! process decides or runs is that task's business until it leaves the intent to the fleet again.
 //!
 //! A call that an operator has stopped neither waits nor is claimed, because each of these steps looks at the stops, and
 //! each stop at all intents.
@@ -41,9 +47,10 @@ mod waits;
 mod tests;
 
 pub use content::{Abortable, Content, Owner};
-pub use intents::{ClaimError, Ended, EndedAll, Intents, StartError};
+pub use intents::{ClaimError, Ended, EndedAll, Intents, Scope, StartError};
 pub use runs::{AbortEffect, RunId, RunPlace, Runs};
 pub use stops::{NumberedStop, Stops};
 pub use waits::{
-    Changes, HoldError, HoldOutcome, Outdated, Removal, Taken, Wait, WaitId, Waits, WakeCondition,
+    Changes, EndedWait, HoldError, HoldOutcome, Outdated, Removal, StoredWait, Taken, Wait, WaitId, Waits,
+    WakeCondition,
 };

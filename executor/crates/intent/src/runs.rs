@@ -161,6 +161,13 @@ impl<C: Content> Runs<C> {
         }
     }
 
+    /// As [`Self::abort`], for the run of an intent if it has one.
+    pub fn abort_of(&mut self, intent: IntentId, reason: AbortReason) {
+        if let Some(run) = self.by_intent.get_mut(&intent) {
+            run.abort(reason);
+        }
+    }
+
     /// Aborts the runs of the calls that a run has made.
     pub fn abort_children(&mut self, parent: IntentId) {
         for run in self.by_intent.values_mut().filter(|run| run.owner.parent == Some(parent)) {

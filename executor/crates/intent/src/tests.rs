@@ -6,10 +6,11 @@
 )]
 
 use crate::{
-    AbortEffect, Abortable, Changes, ClaimError, Content, Ended, HoldError, HoldOutcome, Intents, Outdated,
-    Owner, Removal, RunId, RunPlace, StartError, Wait, WaitId, WakeCondition,
+    AbortEffect, Abortable, Changes, ClaimError, Content, Ended, EndedWait, HoldError, HoldOutcome, Intents,
+    Outdated, Owner, Removal, RunId, RunPlace, Scope, StartError, StoredWait, Wait, WaitId, WakeCondition,
 };
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::node::NodeName;
 use a2g_types::outcome::AbortReason;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use proptest::prelude::*;
@@ -91,7 +92,8 @@ fn wake_condition(intents: &Intents<Plain>, intent: IntentId) -> Option<WakeCond
 }
 
 fn cancel(intents: &mut Intents<Plain>, intent: IntentId) -> Option<Ended<&'static str>> {
-    intents.end(intent, |_| true, AbortReason::Cancelled)
+    let ended = intents.end(intent, |_| true, AbortReason::Cancelled)?;
+    Some(ended.map(|wait| wait.call))
 }
 
 #[test]
@@ -109,6 +111,60 @@ fn an_approved_intent_that_waits_again_has_no_approval_and_a_new_number() {
     assert_eq!(intents.waits.wait_again(first), None, "another wait");
     assert!(intents.waits.end(second));
     assert_eq!(intents.waits.wait_again(second), None, "it was stopped");
+}
+
+/// The value of an intent that arrived at another node.
+fn stored(number: u64, partial_approvals: &[&'static str], is_decided: bool) -> StoredWait<Plain> {
+    let home = Some(NodeName::try_from("other".to_owned()).unwrap());
+    let partial_approvals = partial_approvals.to_vec();
+    let owner = owner("b");
+    StoredWait { owner, call: "call", expires_at: EXPIRED, home, number, partial_approvals, is_decided }
+}
+
+#[test]
+fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
+    let mut intents = intents();
+    let intent = IntentId::random();
+    intents.waits.follow(intent, stored(5, &[], false));
+    assert_eq!(intents.waits.take_changes(), Changes::List);
+    let wait = intents.waits.get(intent).unwrap();
+    assert!(wait.is_stored() && !wait.is_recorded() && wait.home().is_some());
+    assert_eq!((intents.waits.undecided(NOW).count(), intents.waits.awaiting_decision_count(NOW)), (1, 0));
+    intents.waits.follow(intent, stored(5, &[], false));
+    assert_eq!(intents.waits.take_changes(), Changes::None, "nothing has changed");
+    intents.waits.follow(intent, stored(5, &["partial"], false));
+    assert_eq!(partial_approvals(&intents, intent), ["partial"]);
+    // The task that decides here finds out itself that somebody else has decided.
+    let taken = take(&mut intents, intent).unwrap();
+    assert_eq!(taken.number(), 5);
+    intents.waits.follow(intent, stored(5, &[], true));
+    assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision);
+    intents.waits.release(taken);
+    intents.waits.follow(intent, stored(5, &[], true));
+    assert_eq!(intents.waits.take_undecided(intent), Removal::Absent);
+    assert_eq!(intents.waits.visible_call(intent, NOW), None, "the claim says what it does");
+    assert_eq!(intents.waits.decided().count(), 1);
+    let run = intents.waits.take_decided(intent).unwrap().1;
+    assert!(intents.waits.take_decided(intent).is_none() && intents.waits.idle().count() == 0);
+    intents.waits.leave_to_fleet(run);
+    intents.waits.follow(intent, stored(6, &[], false));
+    assert!(!intents.waits.mark_claimed(run), "it is in a new wait");
+    // Each node ends its own intents when it is told of a stop.
+    let follows = intents.stop(stop(StopTarget::Everything), Scope::ThisNode);
+    assert!(follows.waits.is_empty() && intents.waits.is_held(intent));
+    let ended = intents.stop(stop(StopTarget::Everything), Scope::Fleet);
+    assert_eq!(ended.waits, [EndedWait { call: "call", is_recorded: false }]);
+}
+
+#[test]
+fn an_intent_that_was_decided_here_is_recorded_here() {
+    let mut intents = intents();
+    let intent = IntentId::random();
+    intents.waits.follow(intent, stored(5, &[], true));
+    intents.waits.mark_recorded(intent);
+    let ended = intents.waits.remove_idle(intent);
+    assert_eq!(ended, Removal::Removed(EndedWait { call: "call", is_recorded: true }));
+    assert_eq!(intents.waits.remove_idle(intent), Removal::Absent);
 }
 
 // A revocation may come while an approved intent is taken for another attempt to run.
@@ -133,7 +189,7 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_being_recorded_and_then_th
     let id = intents.claim(intent, owner("b"), run.clone()).unwrap();
     intents.waits.mark_approving(taken);
     assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision, "the other decision may fail");
-    assert_eq!(intents.waits.remove_undecided(intent), Removal::InDecision);
+    assert_eq!(intents.waits.remove_idle(intent), Removal::InDecision);
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::First)));
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::Repeated)));
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled; 2]);
@@ -187,7 +243,7 @@ fn an_approved_intent_stays_until_its_run_has_finished() {
     );
     assert!(intents.waits.get(intent).is_some_and(|wait| wait.is_pending(NOW)));
     assert_eq!(intents.waits.awaiting_decision_count(NOW), 0);
-    assert_eq!(intents.waits.expire(EXPIRED), [""; 0], "a claimed intent does not expire here");
+    assert!(intents.waits.expire(EXPIRED).is_empty(), "a claimed intent does not expire here");
     assert_eq!(cancel(&mut intents, intent), None);
     intents.waits.wait_to_run(taken, "approval");
     assert!(intents.waits.visible_call(intent, NOW).is_some());
@@ -202,7 +258,7 @@ fn an_expiry_is_a_change_and_no_wait_has_the_number_of_an_earlier_one() {
     intents.waits.take_changes();
     assert!(intents.waits.expire(EXPIRED - time::Duration::NANOSECOND).is_empty());
     assert_eq!(intents.waits.take_changes(), Changes::None);
-    assert_eq!(intents.waits.expire(EXPIRED), ["call"]);
+    assert_eq!(intents.waits.expire(EXPIRED), [EndedWait { call: "call", is_recorded: true }]);
     assert_eq!(intents.waits.take_changes(), Changes::Waits);
     assert_eq!(wake_condition(&intents, intent), None);
     assert_ne!(hold(&mut intents, intent).number(), first.number());
@@ -235,7 +291,7 @@ fn a_call_that_is_stopped_neither_waits_nor_runs_until_the_stop_is_lifted() {
         let id = intents.claim(running, owner("b"), run.clone()).unwrap();
         let passed_run = intents.claim(passed, owner("b"), TestRun::default()).unwrap();
         intents.runs.pass_on(passed_run);
-        let ended = intents.stop(stop(target.clone()));
+        let ended = intents.stop(stop(target.clone()), Scope::Fleet);
         let includes_other = target != StopTarget::Agent(agent_did("b"));
         assert_eq!(ended.waits.len(), 1 + usize::from(includes_other));
         assert_eq!(
@@ -270,9 +326,9 @@ fn hold_other(intents: &mut Intents<Plain>) -> IntentId {
 #[test]
 fn a_resumption_does_not_lift_a_later_stop() {
     let mut intents = intents();
-    intents.stop(stop(StopTarget::Everything));
+    intents.stop(stop(StopTarget::Everything), Scope::ThisNode);
     let first = intents.stops.get(&StopTarget::Everything).unwrap().number;
-    intents.stop(stop(StopTarget::Everything));
+    intents.stop(stop(StopTarget::Everything), Scope::ThisNode);
     assert!(!intents.stops.remove(&StopTarget::Everything, first));
     assert_eq!(intents.stops.list().len(), 1);
 }
@@ -289,7 +345,6 @@ fn a_nested_call_ends_with_its_parent() {
         intents.hold(late, Wait::new(nested.clone(), "call", EXPIRED)),
         Ok(HoldOutcome::New(_))
     ));
-    assert_eq!(intents.waits.of_callers().count(), 0);
     intents.runs.end(parent_run);
     intents.runs.abort_children(parent);
     assert_eq!(*run.0.borrow(), [AbortReason::ParentEnded]);
@@ -478,7 +533,7 @@ proptest! {
                 }
                 Step::Deny(number) => {
                     let intent = ids[number % ids.len()];
-                    if let Removal::Removed(_) = intents.waits.remove_undecided(intent) {
+                    if let Removal::Removed(_) = intents.waits.remove_idle(intent) {
                         ledger.get_mut(&intent).unwrap().open_waits -= 1;
                         prop_assert!(!intents.waits.is_held(intent));
                     }
@@ -533,7 +588,7 @@ proptest! {
                     }
                 }
                 Step::Stop => {
-                    let ended = intents.stop(stop(StopTarget::Everything));
+                    let ended = intents.stop(stop(StopTarget::Everything), Scope::ThisNode);
                     prop_assert!(ended.newly_aborted.len() <= ended.run_count);
                     for intent in ids {
                         // What is still held has a run, which was told to end, or its run has just ended.

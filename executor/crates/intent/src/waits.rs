@@ -2,6 +2,7 @@
 
 use crate::content::{Content, Owner};
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::node::NodeName;
 use a2g_types::stop::Stop;
 use std::collections::HashMap;
 use std::mem;
@@ -82,19 +83,19 @@ pub enum Outdated {
     ApprovalsForgotten,
 }
 
-/// The result of taking or removing an undecided intent.
+/// The result of taking an undecided intent, or of removing one on which nobody acts.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Removal<T> {
-    /// The intent was undecided.
+    /// Nobody acted on the intent.
     Removed(T),
     /// Another decision on the intent is in progress.
     InDecision,
-    /// No such intent is undecided.
+    /// There is no such intent, or a task runs it.
     Absent,
 }
 
 impl<T> Removal<T> {
-    /// Maps the intent that was undecided.
+    /// Maps the intent that was taken or removed.
     pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Removal<U> {
         match self {
             Self::Removed(removed) => Removal::Removed(map(removed)),
@@ -119,6 +120,42 @@ enum Phase<A> {
     Approved(A),
     /// An attempt to run an approved intent is in progress.
     Retrying,
+    /// The fleet stores a decision, and no task of this process acts on it.
+    Decided,
+}
+
+/// The end of a wait.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EndedWait<T> {
+    /// The call that waited.
+    pub call: T,
+    /// `true` if the journal of this executor has the wait.
+    pub is_recorded: bool,
+}
+
+impl<T> EndedWait<T> {
+    fn of<C: Content<Call = T>>(wait: Wait<C>) -> Self {
+        Self { call: wait.call, is_recorded: wait.is_recorded }
+    }
+}
+
+/// What the fleet stores of the wait of an intent.
+#[derive(Debug)]
+pub struct StoredWait<C: Content> {
+    /// Identifies the call.
+    pub owner: Owner,
+    /// The call.
+    pub call: C::Call,
+    /// The expiry of the verdict.
+    pub expires_at: OffsetDateTime,
+    /// The node at which the intent arrived; `None` for this one.
+    pub home: Option<NodeName>,
+    /// The number of the wait.
+    pub number: u64,
+    /// The approvals so far of an intent that needs more of them.
+    pub partial_approvals: Vec<C::PartialApproval>,
+    /// `true` once somebody has decided.
+    pub is_decided: bool,
 }
 
 /// The wait of an intent.
@@ -127,6 +164,12 @@ pub struct Wait<C: Content> {
     owner: Owner,
     call: C::Call,
     expires_at: OffsetDateTime,
+    /// The node of a fleet at which the intent arrived; `None` for this one.
+    home: Option<NodeName>,
+    /// `true` if the fleet stores the wait.
+    is_stored: bool,
+    /// `true` if the journal of this executor has the wait.
+    is_recorded: bool,
     /// The number that [`Waits`] gives this wait. An intent may wait again later under the same id.
     number: u64,
     phase: Phase<C::Approval>,
@@ -137,8 +180,47 @@ impl<C: Content> Wait<C> {
     /// A wait for a person, who may decide until `expires_at`.
     #[must_use]
     pub fn new(owner: Owner, call: C::Call, expires_at: OffsetDateTime) -> Self {
-        let phase = Phase::Undecided;
-        Self { owner, call, expires_at, number: 0, phase, partial_approvals: Vec::new() }
+        Self {
+            owner,
+            call,
+            expires_at,
+            home: None,
+            is_stored: false,
+            is_recorded: true,
+            number: 0,
+            phase: Phase::Undecided,
+            partial_approvals: Vec::new(),
+        }
+    }
+
+    /// The node of a fleet at which the intent arrived; `None` for this one.
+    #[must_use]
+    pub fn home(&self) -> Option<&NodeName> {
+        self.home.as_ref()
+    }
+
+    /// Returns `true` if the fleet stores the wait.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+
+    /// Returns `true` if the journal of this executor has the wait.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded
+    }
+
+    /// The number of the wait. When the intent waits again, the number differs, even in another process.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns `true` if the fleet stores a decision, and no task of this process acts on it.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        matches!(self.phase, Phase::Decided)
     }
 
     /// The call.
@@ -164,7 +246,7 @@ impl<C: Content> Wait<C> {
     pub fn awaits_decision(&self) -> bool {
         match self.phase {
             Phase::Undecided | Phase::Deciding | Phase::Approving => true,
-            Phase::Claimed | Phase::Approved(_) | Phase::Retrying => false,
+            Phase::Claimed | Phase::Approved(_) | Phase::Retrying | Phase::Decided => false,
         }
     }
 
@@ -173,9 +255,12 @@ impl<C: Content> Wait<C> {
     pub fn wake_condition(&self) -> WakeCondition {
         match self.phase {
             Phase::Undecided => WakeCondition::Until(self.expires_at),
-            Phase::Deciding | Phase::Approving | Phase::Claimed | Phase::Approved(_) | Phase::Retrying => {
-                WakeCondition::AnotherTask
-            }
+            Phase::Deciding
+            | Phase::Approving
+            | Phase::Claimed
+            | Phase::Approved(_)
+            | Phase::Retrying
+            | Phase::Decided => WakeCondition::AnotherTask,
         }
     }
 
@@ -186,14 +271,16 @@ impl<C: Content> Wait<C> {
     /// `true` if the intent ends with its wait. A claimed intent ends with its run.
     pub(crate) fn ends_with_wait(&self) -> bool {
         match self.phase {
-            Phase::Undecided | Phase::Deciding | Phase::Approved(_) | Phase::Retrying => true,
+            Phase::Undecided | Phase::Deciding | Phase::Approved(_) | Phase::Retrying | Phase::Decided => {
+                true
+            }
             Phase::Approving | Phase::Claimed => false,
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    /// `true` if no task of this process decides on the intent or runs it.
+    fn is_idle(&self) -> bool {
+        self.is_undecided() || self.is_decided()
     }
 
     fn id(&self, intent: IntentId, forget_count: u64) -> WaitId {
@@ -267,7 +354,8 @@ impl<C: Content> Waits<C> {
     /// The call of an intent that is reported as waiting without a look-up in the journal.
     #[must_use]
     pub fn visible_call(&self, intent: IntentId, now: OffsetDateTime) -> Option<&C::Call> {
-        self.get(intent).filter(|wait| !wait.is_claimed() && wait.is_pending(now)).map(Wait::call)
+        let is_visible = |wait: &&Wait<C>| !wait.is_claimed() && !wait.is_decided() && wait.is_pending(now);
+        self.get(intent).filter(is_visible).map(Wait::call)
     }
 
     /// The call of an undecided intent, and its wait.
@@ -277,23 +365,24 @@ impl<C: Content> Waits<C> {
         Some((&wait.call, wait.id(intent, self.forget_count)))
     }
 
-    /// The calls on which a person can decide.
-    pub fn undecided_calls(&self, now: OffsetDateTime) -> impl Iterator<Item = &C::Call> {
+    /// The waits on which a person can decide.
+    pub fn undecided(&self, now: OffsetDateTime) -> impl Iterator<Item = &Wait<C>> {
         let waits = self.by_intent.values();
-        waits.filter(move |wait| wait.is_undecided() && wait.is_pending(now)).map(Wait::call)
+        waits.filter(move |wait| wait.is_undecided() && wait.is_pending(now))
     }
 
-    /// The number of intents that wait for a decision, or on which one is in progress, and that have not expired.
+    /// The number of intents that arrived here and wait for a decision, or on which one is in progress, and that have not
+    /// expired.
     #[must_use]
     pub fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
-        let waits = self.by_intent.values();
+        let waits = self.by_intent.values().filter(|wait| wait.home.is_none());
         waits.filter(|wait| wait.awaits_decision() && wait.is_pending(now)).count()
     }
 
-    /// The intents that wait for a decision, or on which one is in progress. An approved intent may have to wait for
-    /// another decision later.
+    /// The intents that arrived here and wait for a decision, or on which one is in progress. An approved intent may have
+    /// to wait for another decision later.
     pub fn awaiting_decision(&self) -> impl Iterator<Item = IntentId> {
-        self.select(Wait::awaits_decision)
+        self.select(|wait| wait.home.is_none() && wait.awaits_decision())
     }
 
     /// The approved intents that wait to run.
@@ -301,9 +390,14 @@ impl<C: Content> Waits<C> {
         self.select(|wait| matches!(wait.phase, Phase::Approved(_)))
     }
 
-    /// The intents that wait without a run, except nested calls.
-    pub fn of_callers(&self) -> impl Iterator<Item = IntentId> {
-        self.select(|wait| wait.ends_with_wait() && wait.owner.parent.is_none())
+    /// The intents on whose decision, which the fleet stores, no task of this process acts.
+    pub fn decided(&self) -> impl Iterator<Item = IntentId> {
+        self.select(Wait::is_decided)
+    }
+
+    /// The intents on which no task of this process decides, and which none runs.
+    pub fn idle(&self) -> impl Iterator<Item = IntentId> {
+        self.select(Wait::is_idle)
     }
 
     fn select(&self, is_selected: impl Fn(&Wait<C>) -> bool) -> impl Iterator<Item = IntentId> {
@@ -331,6 +425,66 @@ impl<C: Content> Waits<C> {
         Ok(HoldOutcome::New(self.insert(intent, wait)))
     }
 
+    /// Restores the wait of an earlier process, of which the fleet stores whether somebody has decided.
+    pub fn restore_stored(&mut self, intent: IntentId, wait: Wait<C>) {
+        self.insert(intent, Wait { phase: Phase::Decided, ..wait });
+    }
+
+    /// Follows what the fleet stores of a wait, unless a task of this process decides on the intent or runs it: that task
+    /// finds the change itself.
+    pub fn follow(&mut self, intent: IntentId, stored: StoredWait<C>) {
+        let StoredWait { owner, call, expires_at, home, number, partial_approvals, is_decided } = stored;
+        let phase = if is_decided { Phase::Decided } else { Phase::Undecided };
+        let Some(wait) = self.by_intent.get_mut(&intent) else {
+            let is_stored = true;
+            let is_recorded = false;
+            let wait = Wait {
+                home,
+                is_stored,
+                is_recorded,
+                number,
+                phase,
+                partial_approvals,
+                ..Wait::new(owner, call, expires_at)
+            };
+            self.by_intent.insert(intent, wait);
+            return self.note(Changes::List);
+        };
+        wait.is_stored = true;
+        if !wait.is_idle() {
+            return;
+        }
+        let is_changed = wait.is_decided() != is_decided
+            || wait.number != number
+            || wait.partial_approvals.len() != partial_approvals.len();
+        wait.home = home;
+        wait.number = number;
+        wait.phase = phase;
+        wait.partial_approvals = partial_approvals;
+        if is_changed {
+            self.note(Changes::Waits);
+        }
+    }
+
+    /// Takes a decided intent for a run: see [`Wait::is_decided`].
+    pub fn take_decided(&mut self, intent: IntentId) -> Option<(&C::Call, WaitId)> {
+        let wait = self.by_intent.get_mut(&intent).filter(|wait| wait.is_decided())?;
+        wait.phase = Phase::Retrying;
+        Some((&wait.call, wait.id(intent, self.forget_count)))
+    }
+
+    /// Leaves a taken intent to what the fleet stores of it. The next [`Self::follow`] says whether it is decided.
+    pub fn leave_to_fleet(&mut self, taken: WaitId) {
+        self.change(taken, |wait| wait.phase = Phase::Decided);
+    }
+
+    /// Notes that the journal of this executor has a wait.
+    pub fn mark_recorded(&mut self, intent: IntentId) {
+        if let Some(wait) = self.by_intent.get_mut(&intent) {
+            wait.is_recorded = true;
+        }
+    }
+
     fn insert(&mut self, intent: IntentId, wait: Wait<C>) -> WaitId {
         let number = self.next_number();
         self.by_intent.insert(intent, Wait { number, ..wait });
@@ -351,7 +505,7 @@ impl<C: Content> Waits<C> {
 
     /// Removes the undecided intents that have expired. Any other expired intent is removed by the task that decides on it
     /// or runs it.
-    pub fn expire(&mut self, now: OffsetDateTime) -> Vec<C::Call> {
+    pub fn expire(&mut self, now: OffsetDateTime) -> Vec<EndedWait<C::Call>> {
         self.remove_all(|wait| wait.is_undecided() && !wait.is_pending(now))
     }
 
@@ -360,20 +514,20 @@ impl<C: Content> Waits<C> {
         &mut self,
         intent: IntentId,
         is_selected: impl Fn(&Wait<C>) -> bool,
-    ) -> Option<C::Call> {
+    ) -> Option<EndedWait<C::Call>> {
         self.get(intent).filter(|wait| is_selected(wait))?;
         self.note(Changes::Waits);
-        self.by_intent.remove(&intent).map(|wait| wait.call)
+        self.by_intent.remove(&intent).map(EndedWait::of)
     }
 
     /// Removes all waits that are selected.
-    pub(crate) fn remove_all(&mut self, is_selected: impl Fn(&Wait<C>) -> bool) -> Vec<C::Call> {
+    pub(crate) fn remove_all(&mut self, is_selected: impl Fn(&Wait<C>) -> bool) -> Vec<EndedWait<C::Call>> {
         let removed = self.by_intent.extract_if(|_, wait| is_selected(wait));
-        let calls = removed.map(|(_, wait)| wait.call).collect::<Vec<_>>();
-        if !calls.is_empty() {
+        let ended = removed.map(|(_, wait)| EndedWait::of(wait)).collect::<Vec<_>>();
+        if !ended.is_empty() {
             self.note(Changes::Waits);
         }
-        calls
+        ended
     }
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
@@ -386,15 +540,15 @@ impl<C: Content> Waits<C> {
                 Removal::Removed((&wait.call, wait.id(intent, self.forget_count)))
             }
             Phase::Deciding | Phase::Approving => Removal::InDecision,
-            Phase::Claimed | Phase::Approved(_) | Phase::Retrying => Removal::Absent,
+            Phase::Claimed | Phase::Approved(_) | Phase::Retrying | Phase::Decided => Removal::Absent,
         }
     }
 
-    /// Removes an undecided intent.
-    pub fn remove_undecided(&mut self, intent: IntentId) -> Removal<C::Call> {
+    /// Removes an intent that is undecided, or whose decision the fleet stores.
+    pub fn remove_idle(&mut self, intent: IntentId) -> Removal<EndedWait<C::Call>> {
         match self.get(intent).map(|wait| &wait.phase) {
-            Some(Phase::Undecided) => {
-                self.remove_if(intent, Wait::is_undecided).map_or(Removal::Absent, Removal::Removed)
+            Some(Phase::Undecided | Phase::Decided) => {
+                self.remove_if(intent, Wait::is_idle).map_or(Removal::Absent, Removal::Removed)
             }
             Some(Phase::Deciding | Phase::Approving) => Removal::InDecision,
             Some(Phase::Claimed | Phase::Approved(_) | Phase::Retrying) | None => Removal::Absent,

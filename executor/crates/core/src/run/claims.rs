@@ -12,7 +12,7 @@ use super::wait_records::denial_fault;
 use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
 use a2g_capability::{Grant, Permit, RootsError, Tree};
 use a2g_govern::{Admitted, Granted};
-use a2g_intent::ClaimError;
+use a2g_intent::{ClaimError, WaitId};
 use a2g_journal::{ClaimResult, IntentClaims, KnownIntent, Stage, StageSource, StartRequest, StartResult};
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
@@ -56,6 +56,8 @@ pub(super) struct ClaimedRun {
     pub(super) verdict: Option<Arc<Verdict>>,
     /// The caller that approved the intent, if it waited for a person.
     pub(super) approved_by: Option<String>,
+    /// The wait from which the intent was taken, if it waited for a person.
+    pub(super) wait: Option<WaitId>,
     pub(super) permit: Permit,
     pub(super) place: Place,
     /// The slot of the call's parent, which the call may use.
@@ -135,6 +137,7 @@ impl Claims {
             loaded,
             verdict,
             approved_by: None,
+            wait: None,
             permit,
             place,
             lent_slot,

@@ -18,8 +18,7 @@ use super::open_intents::ActiveRun;
 use super::{Membership, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
-    NewClaim, NewDenial, NodeHead, NodeState, OrphanReport, RecordedEnd, RememberedFleet, TakeoverRule,
-    UnrecordedEnd,
+    NewClaim, NewDenial, NodeHead, NodeState, OrphanReport, RecordedEnd, RememberedFleet, UnrecordedEnd,
 };
 use a2g_journal::chain::from_hex;
 use a2g_journal::{
@@ -32,13 +31,13 @@ use a2g_types::clock::Clock;
 use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::node::{NodeName, PassedCall};
+use a2g_types::node::NodeName;
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::stored;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,16 +63,33 @@ const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_
 /// The denial of an intent, as the fleet stores it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FleetDenial {
+pub(super) struct FleetDenial {
     by: String,
     risk_score: Option<f64>,
     reason: Option<String>,
 }
 
+impl FleetDenial {
+    pub(super) fn new(by: &str, risk_score: Option<f64>, reason: Option<&str>) -> Self {
+        Self { by: by.to_owned(), risk_score, reason: reason.map(str::to_owned) }
+    }
+
+    pub(super) fn read(text: &RawValue) -> Result<Self, Fault> {
+        serde_json::from_str(text.get()).map_err(|error| Fault::Internal(error.to_string()))
+    }
+
+    pub(super) fn to_raw(&self) -> Result<Box<RawValue>, Fault> {
+        to_raw_value(self).map_err(|error| Fault::Internal(error.to_string()))
+    }
+
+    pub(super) fn into_denial(self) -> IntentDenial {
+        let Self { by, risk_score, reason } = self;
+        IntentDenial { by, risk_score, reason }
+    }
+}
+
 fn read_denial(text: &RawValue) -> Result<IntentDenial, Fault> {
-    let denial = serde_json::from_str(text.get()).map_err(|error| Fault::Internal(error.to_string()))?;
-    let FleetDenial { by, risk_score, reason } = denial;
-    Ok(IntentDenial { by, risk_score, reason })
+    FleetDenial::read(text).map(FleetDenial::into_denial)
 }
 
 /// The reason why an executor cannot join its fleet.
@@ -221,7 +237,7 @@ pub(super) enum StartOutcome {
 pub struct Node {
     /// `None` for an executor that shares nothing with others.
     fleet: Option<Arc<Fleet>>,
-    sessions: SessionTasks,
+    pub(super) sessions: SessionTasks,
     clock: Arc<dyn Clock>,
 }
 
@@ -347,17 +363,13 @@ impl Node {
         &self,
         fleet: &Fleet,
         call: &Call,
-        risk_score: Option<f64>,
-        by: &str,
-        reason: Option<&str>,
+        denial: &FleetDenial,
     ) -> Result<(), Fault> {
-        let denial = FleetDenial { by: by.to_owned(), risk_score, reason: reason.map(str::to_owned) };
-        let denial = serde_json::value::to_raw_value(&denial);
         let new = NewDenial {
             intent: call.intent,
             content: &content_hash(call),
             agent: call.agent.as_str(),
-            denial: denial.map_err(|error| Fault::Internal(error.to_string()))?,
+            denial: denial.to_raw()?,
         };
         let found = fleet.claims.deny(new).await.map_err(|error| self.fleet_fault(&error))?;
         match found.map(|found| found.state) {
@@ -379,7 +391,8 @@ impl Node {
         call: &Call,
         reason: AbortReason,
     ) -> Result<bool, Fault> {
-        match self.deny_in_fleet(fleet, call, None, DENIED_BY, Some(reason.message())).await {
+        let denial = FleetDenial::new(DENIED_BY, None, Some(reason.message()));
+        match self.deny_in_fleet(fleet, call, &denial).await {
             Ok(()) => Ok(true),
             Err(busy @ Fault::Busy { .. }) => Err(busy),
             Err(_claimed) => Ok(false),
@@ -470,14 +483,13 @@ impl Node {
 }
 
 impl Membership {
-    /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes,
-    /// shares waiting calls with them and answers their questions, until the sessions end.
+    /// Renews the lease of this node, takes over lost nodes, delivers their reports, follows the orders of other nodes and
+    /// what waits, shares waiting calls with them and answers their questions, until the sessions end.
     pub async fn keep_fleet(self: Arc<Self>) {
         let Some(fleet) = self.node.fleet().cloned() else { return };
         self.sessions.spawn(deliver_orphans(Arc::clone(&self), Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).follow_orders(Arc::clone(&fleet)));
-        self.sessions.spawn(Arc::clone(&self).run_orphan_calls(Arc::clone(&fleet)));
-        self.sessions.spawn(Arc::clone(&self).keep_waits_stored(Arc::clone(&fleet)));
+        self.sessions.spawn(Arc::clone(&self).follow_pending(Arc::clone(&fleet)));
         self.sessions.spawn(Arc::clone(&self).sweep_fleet(Arc::clone(&fleet)));
         self.share_calls(&fleet);
         self.sessions.spawn(Arc::clone(&self).answer_questions(Arc::clone(&fleet)));
@@ -531,11 +543,9 @@ impl Membership {
                 // Left alone if the journal cannot be read.
                 Ok(ReportState::Undelivered) | Err(_) => LocalReport::Undelivered,
             };
-            let rule = |waits_for, passed: &PassedCall| self.decide_on_takeover(waits_for, passed);
-            let rule: Option<TakeoverRule<'_>> = if self.passing.is_enabled { Some(&rule) } else { None };
             let sweep = async {
                 fleet.claims.remove_abandoned().await?;
-                fleet.takeovers.sweep(local, rule).await?;
+                fleet.takeovers.sweep(local).await?;
                 self.record_missing_ends(&fleet, local).await
             };
             if let Err(error) = sweep.await {

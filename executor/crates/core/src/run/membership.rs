@@ -2,15 +2,14 @@
 
 use super::current_catalog::CurrentCatalog;
 use super::engine::passing::Passing;
-use super::engine::stored_calls::{CallStore, StoredCalls, TakenOverCalls};
+use super::engine::stored_calls::StoredCalls;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
+use super::pending::Pending;
 use super::policies::Policies;
 use super::query::Queries;
 use super::questions::Answers;
 use super::slots::Slots;
-use super::stored_waits::StoredWaits;
-use super::waits::Waits;
 use super::{Engine, ExecutorSettings, Operator, Parts};
 use a2g_journal::Journal;
 use a2g_metrics::Metrics;
@@ -27,9 +26,7 @@ pub struct Membership {
     pub(super) node: Arc<Node>,
     pub(super) passing: Arc<Passing>,
     pub(super) stored_calls: Arc<StoredCalls>,
-    pub(super) taken_over: Arc<TakenOverCalls>,
-    pub(super) waits: Arc<Waits>,
-    pub(super) stored_waits: Arc<StoredWaits>,
+    pub(super) pending: Arc<Pending>,
     pub(super) slots: Arc<Slots>,
     pub(super) intents: Arc<OpenIntents>,
     pub(super) metrics: Arc<Metrics>,
@@ -38,7 +35,6 @@ pub struct Membership {
     pub(super) engine: Arc<Engine>,
     pub(super) operator: Arc<Operator>,
     pub(super) queries: Arc<Queries>,
-    pub(super) call_store: Arc<CallStore>,
     pub(super) answers: Arc<Answers>,
 }
 
@@ -48,7 +44,6 @@ impl Membership {
         engine: Arc<Engine>,
         operator: Arc<Operator>,
         queries: Arc<Queries>,
-        call_store: Arc<CallStore>,
     ) -> Self {
         Self {
             settings: Arc::clone(&parts.settings),
@@ -58,9 +53,7 @@ impl Membership {
             node: Arc::clone(&parts.node),
             passing: Arc::clone(&parts.passing),
             stored_calls: Arc::clone(&parts.stored_calls),
-            taken_over: Arc::clone(&parts.taken_over),
-            waits: Arc::clone(&parts.waits),
-            stored_waits: Arc::clone(&parts.stored_waits),
+            pending: Arc::clone(&parts.pending),
             slots: Arc::clone(&parts.slots),
             intents: Arc::clone(&parts.intents),
             metrics: Arc::clone(&parts.metrics),
@@ -69,7 +62,6 @@ impl Membership {
             engine,
             operator,
             queries,
-            call_store,
             answers: Arc::clone(&parts.answers),
         }
     }

@@ -16,8 +16,8 @@
 //! Operator     decide, cancel, revoke, stop, resume, policies; starts what was approved
 //! Engine       runs calls: admission, slots, phases, nested calls, calls passed to other nodes
 //! Queries, Previews                 what is read: intents, journal, figures; what a decision would run
-//! Claims, CallStore, StoredWaits    claims and starts; the fleet's copies of the calls and waits of this node
-//! Waits ─▶ DueDenials               intents that wait for a person; denials that the fleet does not have yet
+//! Claims, CallStore                 claims and starts; the calls of tasks that wait here for a slot
+//! Pending ─▶ Waits ─▶ DueEnds       what waits in the fleet; what waits here; ends that the fleet does not have yet
 //! Refusals, CurrentCatalog ─▶ Policies   records of refusals; tools; governor, keys, callers, standing policies
 //! Peers ─▶ Node                     questions to other nodes; claims in the fleet, orders. Empty without a fleet
 //! OpenIntents, Slots, Journal, …    state under one lock each
@@ -28,7 +28,7 @@ mod approval_rules;
 mod claims;
 mod compile_waits;
 mod current_catalog;
-mod due_denials;
+mod due_ends;
 mod engine;
 mod events;
 mod faults;
@@ -38,6 +38,7 @@ mod open_intents;
 mod operator;
 mod orders;
 mod output;
+mod pending;
 mod policies;
 mod preview;
 mod query;
@@ -46,7 +47,6 @@ mod refusal_log;
 mod refusals;
 mod result_check;
 mod slots;
-mod stored_waits;
 mod subscribers;
 mod trace;
 mod wait_records;
@@ -55,19 +55,18 @@ mod waits;
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use current_catalog::{CurrentCatalog, LoadedCatalog};
 pub use engine::Engine;
-pub use engine::stored_calls::TakenOverCall;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, join_fleet};
 pub use membership::Membership;
 pub use operator::Operator;
 pub use operator::decisions::DirectiveOutcome;
+pub use pending::{PendingCall, has_moved};
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};
 pub use questions::{ConsoleQuestion, Peers};
 pub use refusals::Refusals;
 pub use slots::Capacity;
-pub use stored_waits::has_moved;
 pub use subscribers::{RunIdentity, RunNotification};
 
 use a2g_capability::{Ceilings, Mounts};
@@ -82,16 +81,16 @@ use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::verdict::Verdict;
 use claims::Claims;
 use compile_waits::CompileWaits;
-use due_denials::DueDenials;
+use due_ends::DueEnds;
 use engine::passing::Passing;
-use engine::stored_calls::{CallStore, StoredCalls, TakenOverCalls};
-use open_intents::OpenIntents;
+use engine::stored_calls::{CallStore, StoredCalls};
+use open_intents::{OpenIntents, RestoredApprovals};
 use output::ExpectedOutput;
+use pending::Pending;
 use questions::Answers;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
-use stored_waits::StoredWaits;
 use subscribers::Subscribers;
 use waits::Waits;
 
@@ -151,10 +150,9 @@ struct Parts {
     answers: Arc<Answers>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
-    taken_over: Arc<TakenOverCalls>,
-    due_denials: Arc<DueDenials>,
+    due_ends: Arc<DueEnds>,
     waits: Arc<Waits>,
-    stored_waits: Arc<StoredWaits>,
+    pending: Arc<Pending>,
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
     intents: Arc<OpenIntents>,
@@ -249,34 +247,34 @@ impl Parts {
     /// Restores the intents that waited and the stops that were in force, and makes what lies below the engine.
     fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
-        let intents = Arc::new(waits::restore_intents(&journal.decisions, clock.now()));
+        let approvals = if fleet.is_some() { RestoredApprovals::InFleet } else { RestoredApprovals::InForce };
+        let intents = Arc::new(waits::restore_intents(&journal.decisions, approvals, clock.now()));
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);
         let sessions = SessionTasks::default();
         let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
         let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
-        let answers = Arc::new(Answers::new(clock.monotonic()));
+        let answers = Arc::<Answers>::default();
         let catalogue = Arc::new(CurrentCatalog::new(loaded, Arc::clone(&policies), Arc::clone(&clock)));
         let refusals =
             Arc::new(Refusals::new(Arc::clone(&journal.decisions), Arc::clone(&metrics), Arc::clone(&clock)));
-        let due_denials = Arc::new(DueDenials::new(Arc::clone(&node), Arc::clone(&passing)));
-        let taken_over = Arc::<TakenOverCalls>::default();
+        let due_ends = Arc::new(DueEnds::new(Arc::clone(&node)));
         let waits = Arc::new(Waits::new(
             &journal,
             Arc::clone(&intents),
             Arc::clone(&refusals),
-            Arc::clone(&node),
-            Arc::clone(&due_denials),
+            Arc::clone(&due_ends),
             Arc::clone(&clock),
         ));
-        let stored_waits = Arc::new(StoredWaits::new(
+        let pending = Arc::new(Pending::new(
             Arc::clone(&node),
+            Arc::clone(&passing),
             Arc::clone(&intents),
             Arc::clone(&waits),
-            Arc::clone(&due_denials),
+            Arc::clone(&due_ends),
+            Arc::clone(&policies),
             Arc::clone(&catalogue),
-            Arc::clone(&taken_over),
         ));
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -290,10 +288,9 @@ impl Parts {
             node,
             passing,
             stored_calls: Arc::default(),
-            taken_over,
-            due_denials,
+            due_ends,
             waits,
-            stored_waits,
+            pending,
             compile_waits: CompileWaits::default(),
             intents,
             subscribers: Arc::default(),
@@ -323,19 +320,13 @@ impl Executor {
             Arc::clone(&call_store),
             Arc::clone(&queries),
         ));
-        let operator = Arc::new(Operator::new(
-            &parts,
-            Arc::clone(&engine),
-            Arc::clone(&previews),
-            claims,
-            Arc::clone(&call_store),
-        ));
+        let operator =
+            Arc::new(Operator::new(&parts, Arc::clone(&engine), Arc::clone(&previews), claims, call_store));
         let membership = Arc::new(Membership::new(
             &parts,
             Arc::clone(&engine),
             Arc::clone(&operator),
             Arc::clone(&queries),
-            call_store,
         ));
         let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
         let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;

@@ -42,6 +42,15 @@ impl Content for Kept {
     type Run = RunHandle;
 }
 
+/// What becomes of the approvals of an earlier process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RestoredApprovals {
+    /// The intents run.
+    InForce,
+    /// The fleet stores what was decided.
+    InFleet,
+}
+
 /// The means to abort a run, and to find its calls.
 #[derive(Debug)]
 pub(super) struct RunHandle {
@@ -69,7 +78,11 @@ pub(super) struct OpenIntents {
 impl OpenIntents {
     /// Restores the intents and the stops of an earlier process. Returns the calls that wait no longer: those with an
     /// expired verdict, and nested ones, whose parents have ended with that process.
-    pub(super) fn restore(decisions: &Decisions, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
+    pub(super) fn restore(
+        decisions: &Decisions,
+        approvals: RestoredApprovals,
+        now: OffsetDateTime,
+    ) -> (Self, Vec<Escalated>) {
         let (_, first_wait) = Uuid::new_v4().as_u64_pair();
         let mut intents = Intents::new(MAX_WAITING, MAX_WAITING_PER_AGENT, first_wait);
         for stop in decisions.take_stops() {
@@ -86,7 +99,15 @@ impl OpenIntents {
                     let intent = escalated.call().intent;
                     let owner = owner_of(escalated.call());
                     let expires_at = escalated.expires_at();
-                    intents.waits.restore(intent, Wait::new(owner, escalated, expires_at), approval);
+                    let wait = Wait::new(owner, escalated, expires_at);
+                    match approvals {
+                        RestoredApprovals::InFleet if approval.is_some() => {
+                            intents.waits.restore_stored(intent, wait);
+                        }
+                        RestoredApprovals::InForce | RestoredApprovals::InFleet => {
+                            intents.waits.restore(intent, wait, approval);
+                        }
+                    }
                 }
                 Err(error) => {
                     tracing::error!(%error, "an escalated intent of the journal cannot be parsed");
@@ -151,11 +172,6 @@ impl OpenIntents {
         self.read(|intents| intents.waits.get(intent).is_some_and(Wait::awaits_decision))
     }
 
-    /// Returns `true` if another intent of an agent may wait.
-    pub(super) fn has_room(&self, agent: &AgentDid) -> bool {
-        self.read(|intents| intents.waits.has_room(agent))
-    }
-
     /// The number of intents that wait for a person, and of those that a decision is being made on.
     pub(super) fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
         self.read(|intents| intents.waits.awaiting_decision_count(now))
@@ -178,13 +194,13 @@ impl OpenIntents {
         })
     }
 
-    /// Maps the calls on which a person can decide now.
+    /// Maps the waits on which a person can decide now.
     pub(super) fn map_undecided<T>(
         &self,
         now: OffsetDateTime,
-        map: impl Fn(&Escalated) -> Option<T>,
+        map: impl Fn(&Wait<Kept>) -> Option<T>,
     ) -> Vec<T> {
-        self.read(|intents| intents.waits.undecided_calls(now).filter_map(map).collect())
+        self.read(|intents| intents.waits.undecided(now).filter_map(map).collect())
     }
 
     /// Copies those approvals of an intent that count.
@@ -270,9 +286,22 @@ impl OpenIntents {
         })
     }
 
+    /// Takes an intent for a run whose approval the fleet stores.
+    pub(super) fn take_decided(&self, intent: IntentId) -> Option<(Escalated, WaitId)> {
+        self.update(|intents| {
+            let (escalated, taken) = intents.waits.take_decided(intent)?;
+            Some((escalated.clone(), taken))
+        })
+    }
+
     /// Lets an intent wait again, because the decision on it cannot be applied.
     pub(super) fn release_taken(&self, taken: WaitId) {
         self.update(|intents| intents.waits.release(taken));
+    }
+
+    /// Leaves a taken intent to what the fleet stores of it.
+    pub(super) fn leave_to_fleet(&self, taken: WaitId) {
+        self.update(|intents| intents.waits.leave_to_fleet(taken));
     }
 
     /// Ends a wait. Returns `false` if the intent is not held, or is in a new wait.

@@ -9,6 +9,7 @@ use super::faults::busy_fault;
 use super::fleet::{Fleet, Node};
 use a2g_fleet::{FleetError, FoundState, Order};
 use a2g_govern::PolicyOrigin;
+use a2g_intent::Scope;
 use a2g_journal::Stage;
 use a2g_runtime::spawn;
 use a2g_types::clock::{from_micros, to_micros};
@@ -28,6 +29,8 @@ use tokio::task::JoinHandle;
 const ORDER_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two requests for the state of an intent that another node was told to end.
 const END_INTERVAL: Duration = Duration::from_millis(100);
+/// The time after which an order to end a call that waited for a slot is removed: its node has followed it.
+const END_ORDER_LIFE: Duration = Duration::from_secs(10);
 /// The maximum number of requests for the state of such an intent.
 const MAX_END_REQUESTS: u32 = 40;
 
@@ -181,24 +184,59 @@ impl Node {
         by: &str,
         kind: EndKind,
     ) -> Result<bool, Fault> {
-        let node = fleet.member.node().to_string();
-        let text = OrderText::End { node, intent: intent.to_string(), by: by.to_owned(), kind };
-        let name = format!("end.{intent}");
-        give(fleet, &name, &text).await.map_err(|error| order_fault(&error))?;
+        self.give_end_order(fleet, intent, by, kind).await?;
         for _ in 0..MAX_END_REQUESTS {
             tokio::time::sleep(END_INTERVAL).await;
             if self.is_running_elsewhere(intent, &filter).await? {
                 continue;
             }
-            if let Err(error) = fleet.orders.withdraw(&name).await {
-                tracing::debug!(%intent, %error, "the followed order could not be removed");
-            }
+            self.withdraw_end_order(fleet, intent).await;
             // The run may have ended by itself before the order reached it.
             let stage = self.find_stage_in_fleet(intent).await?;
             return Ok(stage.is_some_and(|(_, stage)| was_ended_by_order(&stage)));
         }
         Err(busy_fault("the node that runs the intent was told to end it, and has not done so yet"))
     }
+
+    /// Orders the node that has an intent to end it.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub(super) async fn give_end_order(
+        &self,
+        fleet: &Fleet,
+        intent: IntentId,
+        by: &str,
+        kind: EndKind,
+    ) -> Result<(), Fault> {
+        let node = fleet.member.node().to_string();
+        let text = OrderText::End { node, intent: intent.to_string(), by: by.to_owned(), kind };
+        give(fleet, &end_order(intent), &text).await.map_err(|error| order_fault(&error))
+    }
+
+    /// Removes a followed order to end an intent.
+    pub(super) async fn withdraw_end_order(&self, fleet: &Fleet, intent: IntentId) {
+        withdraw_end_order(fleet, intent).await;
+    }
+
+    /// Removes an order to end an intent once the nodes have followed it.
+    pub(super) fn withdraw_end_order_later(&self, fleet: &Arc<Fleet>, intent: IntentId) {
+        let fleet = Arc::clone(fleet);
+        self.sessions.spawn(async move {
+            tokio::time::sleep(END_ORDER_LIFE).await;
+            withdraw_end_order(&fleet, intent).await;
+        });
+    }
+}
+
+async fn withdraw_end_order(fleet: &Fleet, intent: IntentId) {
+    if let Err(error) = fleet.orders.withdraw(&end_order(intent)).await {
+        tracing::debug!(%intent, %error, "the followed order could not be removed");
+    }
+}
+
+fn end_order(intent: IntentId) -> String {
+    format!("end.{intent}")
 }
 
 impl Membership {
@@ -278,7 +316,8 @@ impl Membership {
                     (StopState::Lifted, None) => {}
                     (StopState::InForce, Some(_) | None) => {
                         let reason = OperatorReason::parse(&reason)?;
-                        self.operator.set_stop(Stop { target, reason, by, since }).await.map_err(fault)?;
+                        let stop = Stop { target, reason, by, since };
+                        self.operator.set_stop(stop, Scope::ThisNode).await.map_err(fault)?;
                     }
                     (StopState::Lifted, Some(_)) => {
                         self.operator.lift_stop(&target, &by).await.map_err(fault)?;
@@ -295,7 +334,10 @@ impl Membership {
                     Some(policy) => self.policies.set(decode::policy(&policy).map_err(fault)?, origin),
                     None => {
                         let agent = agent.map(|agent| AgentDid::parse(&agent)).transpose()?;
-                        self.operator.revoke_here(agent.as_ref(), None, &origin.by).await.map_err(fault)?;
+                        let agent = agent.as_ref();
+                        let revoked =
+                            self.operator.revoke_here(agent, None, &origin.by, Scope::ThisNode).await;
+                        revoked.map_err(fault)?;
                     }
                 }
             }

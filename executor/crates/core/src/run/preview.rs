@@ -6,18 +6,19 @@
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::current_catalog::CurrentCatalog;
-use super::open_intents::OpenIntents;
+use super::open_intents::{Kept, OpenIntents};
 use super::policies::Policies;
 use super::{AgentFilter, ExecutorSettings, Parts};
 use a2g_capability::{Grant, Root, Roots};
 use a2g_govern::{DecisionRight, Escalated};
-use a2g_intent::WaitId;
+use a2g_intent::{Wait, WaitId};
 use a2g_types::call::{Call, main_argument};
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::Bound;
+use a2g_types::node::NodeName;
 use a2g_types::outcome::HostRule;
 use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::verdict::{Directive, Manifest, RiskLevel, Verdict};
@@ -81,6 +82,10 @@ impl DecisionBasis {
     /// The bytes of the hash.
     pub(super) fn hash(self) -> [u8; 32] {
         self.0.0
+    }
+
+    pub(super) fn from_hash(hash: [u8; 32]) -> Self {
+        Self(Digest(hash))
     }
 
     fn compute(
@@ -168,6 +173,8 @@ pub struct WaitingSummary {
     pub reason: Option<String>,
     /// The time from which the call can no longer be approved.
     pub expires_at: OffsetDateTime,
+    /// The node of the fleet at which the intent arrived; `None` for this one.
+    pub node: Option<NodeName>,
 }
 
 /// Maximum length of a reason in a list, in characters.
@@ -197,7 +204,8 @@ impl Previews {
     #[must_use]
     pub fn waiting_intents(&self, filter: AgentFilter<'_>) -> Vec<WaitingSummary> {
         // Copied under a lock, so without what may be long.
-        let summary = |escalated: &Escalated| {
+        let summary = |wait: &Wait<Kept>| {
+            let escalated = wait.call();
             let call = escalated.call();
             let verdict = escalated.verdict();
             let shorten = |reason: &String| reason.chars().take(MAX_REASON_CHARS).collect();
@@ -209,6 +217,7 @@ impl Previews {
                 risk: verdict.risk.as_ref().map(|risk| (risk.level, risk.score)),
                 reason: verdict.reason.as_ref().map(shorten),
                 expires_at: escalated.expires_at(),
+                node: wait.home().cloned(),
             })
         };
         let mut waiting = self.intents.map_undecided(self.clock.now(), summary);
@@ -219,7 +228,7 @@ impl Previews {
     /// The number of intents of the selected agents that wait for a person.
     #[must_use]
     pub fn count_waiting(&self, filter: AgentFilter<'_>) -> usize {
-        let select = |escalated: &Escalated| filter(&escalated.call().agent).then_some(());
+        let select = |wait: &Wait<Kept>| filter(&wait.call().call().agent).then_some(());
         self.intents.map_undecided(self.clock.now(), select).len()
     }
 

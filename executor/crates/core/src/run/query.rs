@@ -1,19 +1,21 @@
 //! Queries of intents, receipts, usage and the executor's state, and the wait for the end of an intent.
 
 use super::compile_waits::CompileWaits;
+use super::current_catalog::CurrentCatalog;
 use super::engine::admission::check_memory;
 use super::engine::passing::Passing;
-use super::engine::stored_calls::{DENIED_BY, StoredCalls, TakenOverCall, TakenOverCalls};
+use super::engine::stored_calls::{DENIED_BY, StoredCalls};
 use super::fleet::Node;
-use super::open_intents::OpenIntents;
+use super::open_intents::{Kept, OpenIntents};
+use super::pending::{Pending, PendingCall};
 use super::questions::Peers;
 use super::slots::Slots;
-use super::stored_waits::StoredWaits;
 use super::wait_records::denial_fault;
 use super::waits::Waits;
 use super::{ExecutorSettings, IntentState, Parts, RunIdentity};
 use a2g_capability::Ceilings;
 use a2g_govern::{DENIED_BY_GOVERNOR, Escalated};
+use a2g_intent::Wait;
 use a2g_journal::history::RefusalEntry;
 use a2g_journal::{
     IfFull, IntentRecords, Journal, NumberedRefusal, Page, ReceiptPage, RefusalSearch, RunRecord, RunSearch,
@@ -25,6 +27,7 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory;
+use a2g_types::node::NodeName;
 use a2g_types::outcome::{AbortReason, NestedCall, Receipt};
 use a2g_types::stop::Stop;
 use a2g_types::verdict::Verdict;
@@ -64,15 +67,15 @@ pub struct DeniedInFleet {
 /// The reads of doors and people: the state of intents, what the journal has, and the figures.
 pub struct Queries {
     journal: Arc<Journal>,
+    catalogue: Arc<CurrentCatalog>,
     intents: Arc<OpenIntents>,
     compile_waits: CompileWaits,
     stored_calls: Arc<StoredCalls>,
-    taken_over: Arc<TakenOverCalls>,
     slots: Arc<Slots>,
     node: Arc<Node>,
     peers: Arc<Peers>,
     waits: Arc<Waits>,
-    stored_waits: Arc<StoredWaits>,
+    pending: Arc<Pending>,
     passing: Arc<Passing>,
     metrics: Arc<Metrics>,
     settings: Arc<ExecutorSettings>,
@@ -83,15 +86,15 @@ impl Queries {
     pub(super) fn new(parts: &Parts) -> Self {
         Self {
             journal: Arc::clone(&parts.journal),
+            catalogue: Arc::clone(&parts.catalogue),
             intents: Arc::clone(&parts.intents),
             compile_waits: parts.compile_waits.clone(),
             stored_calls: Arc::clone(&parts.stored_calls),
-            taken_over: Arc::clone(&parts.taken_over),
             slots: Arc::clone(&parts.slots),
             node: Arc::clone(&parts.node),
             peers: Arc::clone(&parts.peers),
             waits: Arc::clone(&parts.waits),
-            stored_waits: Arc::clone(&parts.stored_waits),
+            pending: Arc::clone(&parts.pending),
             passing: Arc::clone(&parts.passing),
             metrics: Arc::clone(&parts.metrics),
             settings: Arc::clone(&parts.settings),
@@ -157,17 +160,40 @@ impl Queries {
         self.intents.list_changes()
     }
 
-    /// The intents that wait for a person, and those that a decision is being made on. An approved intent may have to wait
-    /// for another decision later.
+    /// The intents that arrived here and wait for a person, and those that a decision is being made on. An approved intent
+    /// may have to wait for another decision later.
     #[must_use]
     pub fn held_intents(&self) -> HashSet<IntentId> {
         self.intents.read(|intents| intents.waits.awaiting_decision().collect())
     }
 
-    /// Returns `true` if an intent is held here: it waits for a person, or is approved and has not ended.
+    /// Follows what other nodes of the fleet have decided, and what waits there. Returns `false` if the servers do not
+    /// answer.
+    pub async fn refresh_waits(&self) -> bool {
+        self.pending.refresh_all().await
+    }
+
+    /// As [`Self::refresh_waits`], for one intent.
+    ///
+    /// # Errors
+    /// If the fleet cannot be reached.
+    pub async fn refresh_wait(&self, intent: IntentId) -> Result<(), Fault> {
+        self.pending.refresh(intent).await.map(drop)
+    }
+
+    /// Returns `true` if a person can see here what they decide on: this node has the tool of the intent, which waits.
     #[must_use]
-    pub fn is_held(&self, intent: IntentId) -> bool {
-        self.intents.is_held(intent)
+    pub fn can_show(&self, intent: IntentId) -> bool {
+        let has_tool = |escalated: &Escalated, _: &[_]| {
+            self.catalogue.current().usable_tool(&escalated.call().tool).is_some()
+        };
+        self.intents.inspect(intent, has_tool).unwrap_or(false)
+    }
+
+    /// The node of the fleet at which an intent arrived that waits for a person; `None` for this one.
+    #[must_use]
+    pub fn home_of_wait(&self, intent: IntentId) -> Option<NodeName> {
+        self.intents.read(|intents| intents.waits.get(intent)?.home().cloned())
     }
 
     /// The runs that have begun or wait for a slot here, in the order of their ids.
@@ -359,6 +385,11 @@ impl Queries {
     /// # Errors
     /// If the journal cannot be read.
     pub async fn status_here(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+        if self.intents.is_held(intent)
+            && let Err(fault) = self.pending.refresh(intent).await
+        {
+            tracing::debug!(%intent, ?fault, "the state of an intent may be old");
+        }
         let now = self.clock.now();
         let agent_of = |escalated: &Escalated| escalated.call().agent.clone();
         let visible = self.intents.read(|intents| intents.waits.visible_call(intent, now).map(agent_of));
@@ -371,11 +402,22 @@ impl Queries {
         check_memory()?;
         let recorded = self.journal.claims.stage(intent, IfFull::Refuse).await?;
         let stage = recorded.or_else(|| Some((self.stored_calls.agent_of(intent)?, Stage::Queued)));
-        // An approved intent that could not begin is about to wait again.
-        let pending = |held: &Escalated, _: &[_]| held.is_pending(now).then(|| agent_of(held));
-        let waits = || Some((self.intents.inspect(intent, pending)??, IntentState::Escalated));
         let state = stage.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
-        Ok(state.or_else(waits))
+        // An approved intent that could not begin is about to wait again.
+        Ok(state.or_else(|| self.held_state(intent, |wait| !wait.is_decided())))
+    }
+
+    /// The state of an intent that is held here and selected.
+    fn held_state(
+        &self,
+        intent: IntentId,
+        is_selected: impl Fn(&Wait<Kept>) -> bool,
+    ) -> Option<(AgentDid, IntentState)> {
+        let now = self.clock.now();
+        self.intents.read(|intents| {
+            let wait = intents.waits.get(intent).filter(|wait| is_selected(wait) && wait.is_pending(now))?;
+            Some((wait.call().call().agent.clone(), IntentState::Escalated))
+        })
     }
 
     /// As [`Self::status_here`], also of an intent that a node of the fleet has claimed.
@@ -387,7 +429,9 @@ impl Queries {
             return Ok(Some(known));
         }
         let found = self.node.find_stage_in_fleet(intent).await?;
-        Ok(found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?))))
+        let claimed = found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
+        // Another node is about to run an approved intent.
+        Ok(claimed.or_else(|| self.held_state(intent, Wait::is_decided)))
     }
 
     /// As [`Self::status`], also of an intent that waits for a person or a slot at another node of the fleet.
@@ -398,30 +442,29 @@ impl Queries {
         if let Some(known) = self.status(intent).await? {
             return Ok(Some(known));
         }
-        self.peers.status_of_waiting_elsewhere(intent).await
+        if let Some((PendingCall { agent, .. }, state)) = self.pending.find_call(intent).await? {
+            return Ok(Some((agent, state)));
+        }
+        let queued = self.peers.find_queued(intent).await?;
+        Ok(queued.map(|agent| (agent, IntentState::Queued)))
     }
 
-    /// A call that waits for a person here, or that is of another node and waits or runs here, and its state; `None` for
-    /// any other intent.
+    /// A call that the fleet stores, whichever node it arrived at, and its state; `None` for any other intent.
     ///
     /// # Errors
-    /// If the journal cannot be read.
-    pub async fn find_taken_over(
-        &self,
-        intent: IntentId,
-    ) -> Result<Option<(TakenOverCall, IntentState)>, Fault> {
-        // This node may have started again since it took the call over.
-        let waits = || self.intents.inspect(intent, |escalated, _| TakenOverCall::from(escalated.call()));
-        let Some(call) = self.taken_over.get(intent).or_else(waits) else { return Ok(None) };
-        Ok(self.status_here(intent).await?.map(|(_agent, state)| (call, state)))
+    /// If the journal cannot be read, or the fleet cannot be reached.
+    pub async fn find_pending(&self, intent: IntentId) -> Result<Option<(PendingCall, IntentState)>, Fault> {
+        let Some((call, unclaimed)) = self.pending.find_call(intent).await? else { return Ok(None) };
+        let state = self.status(intent).await?.map(|(_agent, state)| state);
+        Ok(Some((call, state.unwrap_or(unclaimed))))
     }
 
-    /// Returns `true` if the fleet stores a call that has waited for a slot at this node, or waits for a person at any.
+    /// Returns `true` if the fleet stores an intent as waiting for a person or for a slot.
     ///
     /// # Errors
     /// If the fleet cannot be reached.
     pub async fn may_still_wait(&self, intent: IntentId) -> Result<bool, Fault> {
-        self.stored_waits.may_still_wait(intent).await
+        self.pending.is_pending(intent).await
     }
 
     /// Makes a signal before the state of an intent is read, so that no change in between is lost.
@@ -485,7 +528,7 @@ impl Queries {
                 Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),
                 None => {
                     // Read before the claim, because a stored call is removed once its intent has a claim.
-                    let may_wait = self.stored_waits.may_still_wait(intent).await?;
+                    let may_wait = self.pending.is_pending(intent).await?;
                     match self.node.find_stage_in_fleet(intent).await? {
                         Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                         Some((_, Stage::Pruned | Stage::Released)) => return Ok(None),

@@ -2,6 +2,7 @@
 
 use super::engine::stored_calls::DENIED_BY;
 use a2g_govern::{Escalated, denial_by};
+use a2g_intent::EndedWait;
 use a2g_journal::{
     Decisions, IntentDenial, IntentSummary, JournalError, Resolution, ResolvedIntent, content_hash,
 };
@@ -70,33 +71,35 @@ pub(super) fn new_resolution(
     }
 }
 
-/// Records that intents no longer wait, and their refusals.
+/// Records that intents no longer wait, and their refusals, of those whose waits this journal has.
 pub(super) fn record_end_of_wait(
     decisions: &Decisions,
-    removed: Vec<Escalated>,
+    ended: Vec<EndedWait<Escalated>>,
     end: EndOfWait<'_>,
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
     let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
-    for escalated in &removed {
-        let summary = IntentSummary::from_call(escalated.call());
+    for ended in ended.iter().filter(|ended| ended.is_recorded) {
+        let summary = IntentSummary::from_call(ended.call.call());
         let IntentSummary { intent, agent, tool } = &summary;
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
         decisions.record_refusal(&summary, blocked_by, reason, now);
     }
-    record_resolutions(decisions, &removed, resolution, author_or_reason, now)
+    record_resolutions(decisions, &ended, resolution, author_or_reason, now)
 }
 
 /// Records the same end of these waits, without their refusals.
 pub(super) fn record_resolutions(
     decisions: &Decisions,
-    removed: &[Escalated],
+    ended: &[EndedWait<Escalated>],
     resolution: Resolution,
     author_or_reason: &str,
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let end = |escalated| new_resolution(decisions, escalated, resolution, author_or_reason, now);
-    decisions.resolve(removed.iter().map(end).collect())
+    let recorded = ended.iter().filter(|ended| ended.is_recorded);
+    let end =
+        |ended: &EndedWait<_>| new_resolution(decisions, &ended.call, resolution, author_or_reason, now);
+    decisions.resolve(recorded.map(end).collect())
 }
 
 /// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.

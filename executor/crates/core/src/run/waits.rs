@@ -1,17 +1,18 @@
 //! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
 
-use super::due_denials::DueDenials;
+use super::due_ends::DueEnds;
 use super::faults::{busy_fault, intent_conflict_fault, stop_fault, unsaved_decision_fault};
-use super::fleet::Node;
-use super::open_intents::{MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, is_same_call, owner_of};
+use super::open_intents::{
+    MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, RestoredApprovals, is_same_call, owner_of,
+};
 use super::refusals::Refusals;
 use super::wait_records::{
     EndOfWait, await_withdrawal, denial_fault, new_decision, new_resolution, record_end_of_wait,
     record_resolutions,
 };
-use super::{AgentFilter, LoadedCatalog, all_agents, trace};
+use super::{AgentFilter, all_agents, trace};
 use a2g_govern::Escalated;
-use a2g_intent::{Ended, EndedAll, HoldError, HoldOutcome, Removal, Wait, WakeCondition};
+use a2g_intent::{Ended, EndedAll, EndedWait, HoldError, HoldOutcome, Removal, Wait, WakeCondition};
 use a2g_journal::{
     Decisions, HoldResult, IntentClaims, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent,
     Resolution, ResolvedIntent,
@@ -21,13 +22,14 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::AbortReason;
+use a2g_types::tool::Digest;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
 /// The end of the wait of an intent on which nobody decided.
-const EXPIRED_UNDECIDED: EndOfWait<'static> =
+pub(super) const EXPIRED_UNDECIDED: EndOfWait<'static> =
     EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
 /// The end of the wait of a nested call whose parent has ended.
 const ENDED_WITH_PARENT: EndOfWait<'static> =
@@ -38,10 +40,14 @@ const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Restores the intents of an earlier process. Records those that have expired since.
-pub(super) fn restore_intents(decisions: &Decisions, now: OffsetDateTime) -> OpenIntents {
-    let (intents, ended) = OpenIntents::restore(decisions, now);
-    let (nested, expired): (Vec<_>, Vec<_>) =
-        ended.into_iter().partition(|escalated| escalated.call().parent.is_some());
+pub(super) fn restore_intents(
+    decisions: &Decisions,
+    approvals: RestoredApprovals,
+    now: OffsetDateTime,
+) -> OpenIntents {
+    let (intents, ended) = OpenIntents::restore(decisions, approvals, now);
+    let ended = ended.into_iter().map(|call| EndedWait { call, is_recorded: true });
+    let (nested, expired): (Vec<_>, Vec<_>) = ended.partition(|ended| ended.call.call().parent.is_some());
     // The records are not awaited, because none of these intents can be approved.
     drop(record_end_of_wait(decisions, expired, EXPIRED_UNDECIDED, now));
     drop(record_end_of_wait(decisions, nested, ENDED_WITH_PARENT, now));
@@ -68,8 +74,7 @@ pub(super) struct Waits {
     journal_claims: Arc<IntentClaims>,
     intents: Arc<OpenIntents>,
     refusals: Arc<Refusals>,
-    node: Arc<Node>,
-    due_denials: Arc<DueDenials>,
+    due_ends: Arc<DueEnds>,
     clock: Arc<dyn Clock>,
 }
 
@@ -88,22 +93,18 @@ impl Waits {
         journal: &Journal,
         intents: Arc<OpenIntents>,
         refusals: Arc<Refusals>,
-        node: Arc<Node>,
-        due_denials: Arc<DueDenials>,
+        due_ends: Arc<DueEnds>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let decisions = Arc::clone(&journal.decisions);
         let journal_claims = Arc::clone(&journal.claims);
-        Self { decisions, journal_claims, intents, refusals, node, due_denials, clock }
+        Self { decisions, journal_claims, intents, refusals, due_ends, clock }
     }
 
-    /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
-    /// The decision is bound to the module in `loaded`, which has the call's tool.
-    pub(super) async fn hold(&self, escalated: Escalated, loaded: &LoadedCatalog) -> Result<Held, Fault> {
-        let Some(tool) = loaded.usable_tool(&escalated.call().tool) else {
-            return Err(Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned()));
-        };
-        let escalated = escalated.bind_to_module(tool.descriptor.digest);
+    /// Holds an escalated intent, which is on the disk before the caller learns that it waits. The decision is bound to
+    /// the module.
+    pub(super) async fn hold(&self, escalated: Escalated, module: Digest) -> Result<Held, Fault> {
+        let escalated = escalated.bind_to_module(module);
         let call = escalated.call().clone();
         let until = escalated.expires_at();
         self.decisions.check_share(&call.agent)?;
@@ -149,10 +150,7 @@ impl Waits {
     /// The fault of a call that may not wait for a person.
     fn hold_fault(&self, call: &Call, error: HoldError) -> Fault {
         match error {
-            HoldError::Stopped(stop) => {
-                self.due_denials.note(call, AbortReason::Stopped);
-                stop_fault(call.intent, &stop)
-            }
+            HoldError::Stopped(stop) => stop_fault(call.intent, &stop),
             HoldError::ParentEnded => {
                 let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
                 let message = reason.to_owned();
@@ -167,16 +165,44 @@ impl Waits {
         }
     }
 
-    /// Ends the wait of an undecided intent here, without denying it.
-    pub(super) async fn withdraw_undecided(&self, intent: IntentId, reason: &'static str) {
+    /// Writes an intent that another node holds to the journal too, before a decision on it.
+    pub(super) async fn record_hold(&self, escalated: &Escalated) -> Result<(), Fault> {
+        let call = escalated.call();
+        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
+        match self.decisions.hold(call, text, escalated.expires_at()).await {
+            Ok(HoldResult::Waiting) => {
+                self.intents.update(|intents| intents.waits.mark_recorded(call.intent));
+                Ok(())
+            }
+            Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
+            Ok(HoldResult::Started) => Err(not_waiting_fault()),
+            Ok(HoldResult::Conflict) => Err(intent_conflict_fault(call.intent)),
+            Err(error) => Err(Fault::from(error)),
+        }
+    }
+
+    /// Ends the wait of an intent on which no task acts here, because another node has it.
+    pub(super) async fn withdraw_idle(&self, intent: IntentId, reason: &'static str) {
         let now = self.clock.now();
         let removal = self.intents.update(|intents| {
-            intents.waits.remove_undecided(intent).map(|escalated| {
-                record_resolutions(&self.decisions, &[escalated], Resolution::Cancelled, reason, now)
+            intents.waits.remove_idle(intent).map(|ended| {
+                record_resolutions(&self.decisions, &[ended], Resolution::Cancelled, reason, now)
             })
         });
         if let Removal::Removed(recording) = removal {
             tracing::info!(%intent, reason, "waits no longer here");
+            await_withdrawal(recording).await;
+        }
+    }
+
+    /// Ends the wait of an intent on which no task acts here, at all nodes.
+    pub(super) async fn end_idle(&self, intent: IntentId, end: EndOfWait<'_>) {
+        let now = self.clock.now();
+        let removal = self.intents.update(|intents| {
+            let removal = intents.waits.remove_idle(intent);
+            removal.map(|ended| record_end_of_wait(&self.decisions, vec![ended], end, now))
+        });
+        if let Removal::Removed(recording) = removal {
             await_withdrawal(recording).await;
         }
     }
@@ -201,9 +227,9 @@ impl Waits {
         let now = self.clock.now();
         self.intents.update(|intents| {
             let ended = intents.end(intent, filter, reason)?;
-            Some(ended.map(|escalated| {
-                self.due_denials.note(escalated.call(), reason);
-                record_end_of_wait(&self.decisions, vec![escalated], end, now)
+            Some(ended.map(|ended| {
+                self.due_ends.note_denial(ended.call.call(), reason);
+                record_end_of_wait(&self.decisions, vec![ended], end, now)
             }))
         })
     }
@@ -222,10 +248,14 @@ impl Waits {
         self.intents.update(|intents| self.record_expired(intents.waits.expire(now), now));
     }
 
-    fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
+    fn record_expired(&self, expired: Vec<EndedWait<Escalated>>, now: OffsetDateTime) {
         if expired.is_empty() {
             return;
         }
+        // The own node of an intent removes its value. Another one does so later if that node is lost.
+        expired.iter().filter(|ended| ended.is_recorded).for_each(|ended| {
+            self.due_ends.note_removal(ended.call.call().intent);
+        });
         // The record is not awaited, because an intent that has expired cannot be approved.
         drop(record_end_of_wait(&self.decisions, expired, EXPIRED_UNDECIDED, now));
     }
@@ -252,12 +282,12 @@ impl Waits {
     /// Sends the records of intents that were ended in this step.
     pub(super) fn record_ended(
         &self,
-        ended: EndedAll<Escalated>,
+        ended: EndedAll<EndedWait<Escalated>>,
         reason: AbortReason,
         end: EndOfWait<'_>,
     ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
         let EndedAll { waits, run_count, newly_aborted } = ended;
-        waits.iter().for_each(|ended| self.due_denials.note(ended.call(), reason));
+        waits.iter().for_each(|ended| self.due_ends.note_denial(ended.call.call(), reason));
         let count = waits.len() + run_count;
         let recording = record_end_of_wait(&self.decisions, waits, end, self.clock.now());
         EndedIntents { count, newly_aborted, recording }
@@ -286,12 +316,12 @@ impl Waits {
         may_deny: impl Fn() -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let now = self.clock.now();
-        let record = |escalated: Escalated| {
+        let record = |EndedWait { call: escalated, is_recorded }| {
             let denial = ResolvedIntent {
                 reason: reason.map(str::to_owned),
                 ..new_decision(&self.decisions, &escalated, Resolution::Denied, by, now)
             };
-            let recording = self.decisions.resolve(vec![denial]);
+            let recording = is_recorded.then(|| self.decisions.resolve(vec![denial]));
             (escalated, recording)
         };
         let mut changes = self.intents.changes();
@@ -302,7 +332,7 @@ impl Waits {
                 if intents.waits.undecided_call(intent).is_some() {
                     may_deny()?;
                 }
-                Ok::<_, Fault>(intents.waits.remove_undecided(intent).map(record))
+                Ok::<_, Fault>(intents.waits.remove_idle(intent).map(record))
             });
             match removal? {
                 Removal::Removed(denied) => break denied,
@@ -311,6 +341,8 @@ impl Waits {
                 Removal::Absent => return Err(not_waiting_fault()),
             }
         };
+        // The journal of the node that has decided has it.
+        let Some(recording) = recording else { return Ok(()) };
         let summary = IntentSummary::from_call(escalated.call());
         let reason = reason.map(str::to_owned);
         let denial = IntentDenial { by: by.to_owned(), risk_score: escalated.risk_score(), reason };
@@ -322,16 +354,5 @@ impl Waits {
             Ok(_one) => Ok(()),
             Err(error) => Err(unsaved_decision_fault(&error)),
         }
-    }
-
-    /// Ends the wait of an intent that a person has denied at another node. If the fleet cannot be reached, its claim
-    /// decides later.
-    ///
-    /// # Errors
-    /// The denial.
-    pub(super) async fn check_denied_in_fleet(&self, intent: IntentId) -> Result<(), Fault> {
-        let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await else { return Ok(()) };
-        self.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await?;
-        Err(denial_fault(intent, &denial))
     }
 }

@@ -4,7 +4,7 @@ use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
     Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FoundClaim, FoundState,
     LocalReport, Member, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, OrphanReport, RecordedEnd,
-    Takeover, UnrecordedEnd,
+    UnrecordedEnd,
 };
 use a2g_types::ident::IntentId;
 use a2g_types::node::{FleetName, NodeName};
@@ -503,7 +503,7 @@ impl Process {
         member.renew(state, HEAD, NodeLoad::default()).await?;
         claims.remove_abandoned().await?;
         if is_sweep {
-            takeovers.sweep(|intent| self.report_state(intent), Some(&|_, _| Takeover::Take)).await?;
+            takeovers.sweep(|intent| self.report_state(intent)).await?;
             for end in takeovers.unrecorded_ends(|intent| self.report_state(intent)).await? {
                 self.record_end(end).await?;
             }

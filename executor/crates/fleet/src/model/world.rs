@@ -631,6 +631,10 @@ impl Store for SimulatedStore {
         let Answer::Keys(keys) = self.request(Op::Keys(pattern.to_owned())).await? else { unreachable!() };
         Ok(keys)
     }
+
+    async fn next(&self, _: &str, _: u64) -> Result<Option<(String, StoredValue)>, FleetError> {
+        unreachable!("the model has no pending intents");
+    }
 }
 
 /// The clocks of a node: its wall clock is wrong, and its monotonic clock has its own start.

@@ -173,6 +173,19 @@ impl Store for NatsStore {
         }
         Ok(keys)
     }
+
+    async fn next(&self, pattern: &str, revision: u64) -> Result<Option<(String, StoredValue)>, FleetError> {
+        // Answered by the stream's leader too.
+        let first = revision.saturating_add(1);
+        match self.stream.get_first_raw_message_by_subject(self.subject(pattern), first).await {
+            Ok(message) => {
+                let key = message.subject.strip_prefix(&self.prefix).unwrap_or_default().to_owned();
+                Ok(Some((key, to_value(message))))
+            }
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(FleetError::unavailable("read changed keys", error)),
+        }
+    }
 }
 
 /// The part of an answer about a stream that has the time of the server.

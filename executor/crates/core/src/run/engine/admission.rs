@@ -1,11 +1,12 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
+use super::passing::{is_too_large, too_large_fault};
 use crate::catalog::{Catalog, CatalogEntry, QuickCheck};
 use crate::run::claims::NO_MEMORY;
 use crate::run::current_catalog::PREPARING_RETRY_MS;
 use crate::run::faults::{busy_fault, lifted_stop_fault};
 use crate::run::fleet::CallIdentity;
-use crate::run::questions::{ASK_TIMEOUT, QuestionText};
+use crate::run::questions::ToolAnswer;
 use crate::run::trace::Stopwatch;
 use crate::run::waits::Held;
 use crate::run::{Engine, IntentAnswer, LoadedCatalog, RunEvent, RunEventSink, trace};
@@ -21,8 +22,9 @@ use a2g_types::ident::{ToolName, excerpt};
 use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, End, Progress, Receipt};
 use a2g_types::quantity::Timeout;
+use a2g_types::tool::Digest;
 use a2g_types::verdict::{Decision, Proof, Verdict};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -225,6 +227,12 @@ impl Engine {
         {
             return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }
+        if let ToolLocation::Elsewhere = location
+            && !call.is_new
+        {
+            // It may have begun to wait at another node just now.
+            self.pending.refresh(call.intent).await?;
+        }
         if let Some(waiting) = self.intents.pending_verdict(&call, self.clock.now())? {
             return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
@@ -232,12 +240,6 @@ impl Engine {
         self.intents.check_stopped(&call)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
-            match self.peers.pending_elsewhere(&call).await {
-                Ok(Some(waiting)) => return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None }),
-                // A silent node is asked again before a person has to decide.
-                Ok(None) | Err(Fault::Busy { .. }) => {}
-                Err(conflict) => return Err(conflict),
-            }
         }
         let call = without_parent_context(call);
         match self.policies.governor() {
@@ -288,35 +290,50 @@ impl Engine {
         }
     }
 
-    /// Lets a call wait for a person where its tool is: the person is shown the tool. Returns the intent if another request
-    /// has started it since this one looked it up.
+    /// Lets a call wait for a person, who decides on the module that this node or another one has. Returns the intent if
+    /// another request has started it since this one looked it up.
     async fn hold_at(
         self: &Arc<Self>,
         location: ToolLocation,
         escalated: Escalated,
         sink: &RunEventSink,
     ) -> Result<Option<KnownIntent>, Fault> {
-        match location {
+        let call = escalated.call();
+        let module = match location {
             ToolLocation::Here(loaded) => {
-                check_arguments(&loaded, escalated.call()).await?;
+                check_arguments(&loaded, call).await?;
                 sink.notify_waiting();
-                match self.stored_waits.hold(escalated, &loaded).await? {
-                    Held::New | Held::Known => Ok(None),
-                    Held::Started(known) => Ok(Some(known)),
-                }
+                let tool = loaded.usable_tool(&call.tool);
+                tool.map(|tool| tool.descriptor.digest).ok_or_else(|| {
+                    Fault::Internal("the tool of an escalated call is not in the catalogue".to_owned())
+                })?
             }
             ToolLocation::Elsewhere => {
                 sink.notify_waiting();
-                let identity = CallIdentity::of(escalated.call());
-                match self.hold_elsewhere(escalated, sink.has_task()).await {
-                    Ok(()) => Ok(None),
-                    Err(fault @ Fault::Busy { .. }) => {
-                        let known = self.node.find_in_fleet(&identity).await?;
-                        known.map(Some).ok_or(fault)
-                    }
-                    Err(fault) => Err(fault),
-                }
+                self.find_module_elsewhere(&escalated).await?
             }
+        };
+        match self.pending.hold(escalated, module).await? {
+            Held::New | Held::Known => Ok(None),
+            Held::Started(known) => Ok(Some(known)),
+        }
+    }
+
+    /// The module of a call's tool at another node, which has checked the arguments.
+    async fn find_module_elsewhere(&self, escalated: &Escalated) -> Result<Digest, Fault> {
+        let call = escalated.call();
+        let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
+        if is_too_large(&text) {
+            return Err(too_large_fault(&call.tool));
+        }
+        match self.peers.find_tool(&call.tool, Some(&call.arguments)).await? {
+            Some(ToolAnswer::Module(module)) => Ok(module),
+            Some(ToolAnswer::Fault(fault)) => Err(fault.into_fault(call.intent)),
+            Some(ToolAnswer::Preparing) => Err(Fault::Busy {
+                message: format!("the tool `{}` is being prepared at another node of the fleet", call.tool),
+                retry_after_ms: PREPARING_RETRY_MS,
+            }),
+            None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
         }
     }
 
@@ -439,8 +456,7 @@ impl Engine {
     /// # Errors
     /// [`Fault::InvalidParams`] if no node has it; [`Fault::Busy`] if one that may have it does not answer.
     pub(in crate::run) async fn check_tool_elsewhere(&self, call: &Call) -> Result<(), Fault> {
-        let question = QuestionText::HasTool { tool: call.tool.to_string() };
-        match self.peers.ask(&question, ASK_TIMEOUT).await? {
+        match self.peers.find_tool(&call.tool, None).await? {
             Some(_has_tool) => Ok(()),
             None => Err(self.catalogue.absent_tool_fault(&call.agent, &call.tool)),
         }
@@ -509,13 +525,22 @@ pub(in crate::run) fn check_memory() -> Result<(), Fault> {
 /// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent
 /// learns nothing about the schema.
 pub(in crate::run) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
-    let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
-    let arguments = Value::Object(call.arguments.clone());
+    check_tool_arguments(loaded, &call.tool, call.arguments.clone()).await
+}
+
+/// As [`check_arguments`], for the arguments alone.
+pub(in crate::run) async fn check_tool_arguments(
+    loaded: &Arc<LoadedCatalog>,
+    name: &ToolName,
+    arguments: Map<String, Value>,
+) -> Result<(), Fault> {
+    let Some(tool) = loaded.usable_tool(name) else { return Ok(()) };
+    let arguments = Value::Object(arguments);
     let result = match tool.schema.check_quickly(&arguments) {
         QuickCheck::Done(result) => result,
         QuickCheck::Unfinished => {
             let loaded = Arc::clone(loaded);
-            let name = call.tool.clone();
+            let name = name.clone();
             let check = move || {
                 let tool = loaded.usable_tool(&name);
                 tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
@@ -526,13 +551,12 @@ pub(in crate::run) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &
     };
     result.map_err(|violation| {
         // A name that is missing or wrong: the right ones are in the schema.
-        let names =
-            if violation.pointer.is_empty() { argument_names(loaded, &call.tool) } else { String::new() };
+        let names = if violation.pointer.is_empty() { argument_names(loaded, name) } else { String::new() };
         let argument = violation.pointer.strip_prefix('/');
         let argument = argument.map_or_else(String::new, |argument| format!("`{}`: ", excerpt(argument)));
         let message = format!(
-            "the arguments do not match the schema of `{}`: {argument}{}{names}",
-            call.tool, violation.message
+            "the arguments do not match the schema of `{name}`: {argument}{}{names}",
+            violation.message
         );
         Fault::invalid(format!("/arguments{}", violation.pointer), message)
     })

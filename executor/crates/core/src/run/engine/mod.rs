@@ -2,7 +2,6 @@
 
 pub(super) mod admission;
 mod execution;
-pub(super) mod held_elsewhere;
 pub(super) mod nested;
 pub(super) mod passing;
 mod phases;
@@ -16,12 +15,12 @@ use super::current_catalog::CurrentCatalog;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::output::ExpectedOutput;
+use super::pending::Pending;
 use super::policies::Policies;
 use super::query::Queries;
 use super::questions::Peers;
 use super::refusals::Refusals;
 use super::slots::Slots;
-use super::stored_waits::StoredWaits;
 use super::subscribers::Subscribers;
 use super::waits::Waits;
 use super::{ExecutorSettings, Parts};
@@ -45,7 +44,7 @@ pub struct Engine {
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
     waits: Arc<Waits>,
-    stored_waits: Arc<StoredWaits>,
+    pending: Arc<Pending>,
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
     intents: Arc<OpenIntents>,
@@ -83,7 +82,7 @@ impl Engine {
             passing: Arc::clone(&parts.passing),
             stored_calls: Arc::clone(&parts.stored_calls),
             waits: Arc::clone(&parts.waits),
-            stored_waits: Arc::clone(&parts.stored_waits),
+            pending: Arc::clone(&parts.pending),
             slots: Arc::clone(&parts.slots),
             compile_waits: parts.compile_waits.clone(),
             intents: Arc::clone(&parts.intents),

@@ -19,6 +19,7 @@ use crate::run::trace::Stopwatch;
 use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::Permit;
 use a2g_govern::{Admitted, Granted};
+use a2g_intent::WaitId;
 use a2g_isolate::{PreparedChild, RunRequest};
 use a2g_journal::{KnownIntent, Stage, StartRequest};
 use a2g_runtime::spawn;
@@ -51,6 +52,8 @@ pub(in crate::run) struct ClaimedCall {
     verdict: Option<Arc<Verdict>>,
     /// The caller that approved the intent, if it waited for a person.
     approved_by: Option<String>,
+    /// The wait from which the intent was taken, if it waited for a person.
+    wait: Option<WaitId>,
     was_passed_on: bool,
     times: Times,
     sink: RunEventSink,
@@ -148,6 +151,7 @@ impl Turn {
             loaded,
             verdict,
             approved_by,
+            wait,
             permit,
             place,
             lent_slot: _,
@@ -162,6 +166,7 @@ impl Turn {
             loaded,
             verdict,
             approved_by,
+            wait,
             was_passed_on,
             times,
             sink,
@@ -214,7 +219,7 @@ impl Turn {
     fn check(&self) -> Result<(), Fault> {
         let engine = &self.claimed.engine;
         let has_no_caller =
-            self.claimed.approved_by.is_some() || engine.stored_calls.contains(self.claimed.call().intent);
+            self.claimed.approved_by.is_some() || engine.stored_calls.waits(self.claimed.call().intent);
         if has_no_caller && self.claimed.running.abort_handle().reason() == Some(AbortReason::Shutdown) {
             // The next process or another node runs it: no caller waits for the result.
             return Err(busy_fault("the executor is shutting down"));
@@ -245,12 +250,16 @@ pub(in crate::run) struct Started {
 impl Started {
     /// Checks again, because the writes of the start may have been slow.
     async fn check(self) -> Result<Self, Fault> {
-        let checked = if self.claim.is_held() {
-            self.claimed.check_start()
-        } else {
-            Err(busy_fault(
+        let approval = match self.claimed.wait {
+            Some(wait) => self.claimed.engine.pending.check_claimed(self.claimed.call().intent, wait).await,
+            None => Ok(()),
+        };
+        let checked = match approval {
+            Ok(()) if self.claim.is_held() => self.claimed.check_start(),
+            Ok(()) => Err(busy_fault(
                 "this executor lost its lease in the fleet before the tool ran: send the call again",
-            ))
+            )),
+            withdrawn => withdrawn,
         };
         let Err(refusal) = checked else { return Ok(self) };
         let Self { claimed, claim, prepared, .. } = self;
@@ -264,7 +273,7 @@ impl Started {
         let Self { claimed, claim, held, request, prepared } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        engine.call_store.remove(call.intent);
+        engine.stored_calls.begin(call.intent);
         let sink = engine.subscribers.wrap(call, claimed.sink.clone());
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, request.grant());
         let network = engine.egress.as_ref().map_or(Network::Off, open);

@@ -1,29 +1,29 @@
-//! Stored calls: the call of a task waits for a slot without its caller, so the fleet stores it until its intent has a
-//! claim. If this node is lost before, another one runs the call.
+//! Stored calls: the call of a task waits for a slot without its caller, so the fleet stores it until its intent has an
+//! end. If its node is lost before the call has a claim, another one that has the tool runs it.
 //!
 //! ```text
-//! waits ─▶ stored ─▶ runs at some node: the intent has a claim        ─▶ removed, answered
-//!             │  └─▶ refused or cancelled: the intent is denied         ─▶ removed, answered
+//! waits ─▶ stored ─▶ runs at some node: the intent has a claim      ─▶ ends, removed, answered
+//!             │  └─▶ refused or cancelled: the intent is denied       ─▶ removed, answered
 //!             ├─▶ this node cannot run it now: waits here again
-//!             └─▶ this node is lost: an orphan, which waits at another node
+//!             └─▶ this node is lost: waits at every node that has the tool, and the claim decides
 //! ```
 //! The claim of a run and the denial exclude each other, so a call that was cancelled or refused runs at no node, and a
 //! caller is told only what is so at all of them.
 
 use super::admission::check_memory;
 use super::passing::{Passing, node_text};
+use crate::run::due_ends::DueEnds;
 use crate::run::faults::{busy_fault, refusal};
-use crate::run::fleet::{CallIdentity, Fleet, Node};
+use crate::run::fleet::{CallIdentity, Fleet, FleetDenial, Node};
 use crate::run::open_intents::OpenIntents;
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{AgentFilter, Engine, Membership, Parts, RunEventSink};
-use a2g_fleet::{OrphanCall, WaitsFor};
+use a2g_fleet::{FleetError, FoundState, NewPending, PendingIntent, RunsAt, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
-use a2g_runtime::spawn::SessionTasks;
-use a2g_types::call::{Call, Door};
+use a2g_types::call::Call;
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::node::{CallMessage, PassedCall};
 use a2g_types::outcome::{AbortReason, Receipt};
 use futures_util::future::BoxFuture;
@@ -34,6 +34,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
 
+/// The time between two looks at what waits at all nodes.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two attempts to run or to deny a stored call, while this node or the fleet is busy.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two checks that a call that is being stopped has ended.
@@ -44,44 +46,7 @@ const MAX_END_CHECKS: u32 = 300;
 /// reason.
 pub(in crate::run) const DENIED_BY: &str = "the executor";
 
-/// The calls of other nodes that wait or run here, because those nodes are lost or lack their tools.
-#[derive(Debug, Default)]
-pub(in crate::run) struct TakenOverCalls(Mutex<HashMap<IntentId, TakenOverCall>>);
-
-/// A call of another node, in short.
-#[derive(Debug, Clone)]
-pub struct TakenOverCall {
-    /// The agent.
-    pub agent: AgentDid,
-    /// The tool.
-    pub tool: ToolName,
-    /// The door through which the other node got the call.
-    pub door: Door,
-}
-
-impl From<&Call> for TakenOverCall {
-    fn from(Call { agent, tool, door, .. }: &Call) -> Self {
-        Self { agent: agent.clone(), tool: tool.clone(), door: *door }
-    }
-}
-
-impl TakenOverCalls {
-    pub(in crate::run) fn add(&self, intent: IntentId, call: TakenOverCall) {
-        self.0.lock().insert(intent, call);
-    }
-
-    pub(in crate::run) fn get(&self, intent: IntentId) -> Option<TakenOverCall> {
-        self.0.lock().get(&intent).cloned()
-    }
-
-    /// Keeps the calls for which `is_open` is true.
-    pub(in crate::run) fn retain(&self, is_open: impl Fn(IntentId) -> bool) {
-        self.0.lock().retain(|intent, _| is_open(*intent));
-    }
-}
-
-/// The stored calls of this process, those of lost nodes and those that are being passed on for a decision included,
-/// until their intents have claims.
+/// The stored calls that wait or run in this process, those of lost nodes included, until their intents have ends.
 #[derive(Debug, Default)]
 pub(in crate::run) struct StoredCalls(Mutex<HashMap<IntentId, StoredCall>>);
 
@@ -90,6 +55,8 @@ struct StoredCall {
     call: Arc<Call>,
     /// The reason for which the call has to end without a run.
     stop: Option<AbortReason>,
+    /// `true` once its intent has a claim.
+    has_begun: bool,
 }
 
 impl StoredCalls {
@@ -98,23 +65,37 @@ impl StoredCalls {
         match self.0.lock().entry(call.intent) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
-                entry.insert(StoredCall { call: Arc::new(call.clone()), stop: None });
+                entry.insert(StoredCall { call: Arc::new(call.clone()), stop: None, has_begun: false });
                 true
             }
         }
     }
 
-    pub(in crate::run) fn contains(&self, intent: IntentId) -> bool {
+    /// Returns `true` if a call waits here without a claim.
+    pub(in crate::run) fn waits(&self, intent: IntentId) -> bool {
+        self.0.lock().get(&intent).is_some_and(|stored| !stored.has_begun)
+    }
+
+    /// Returns `true` if a call waits or runs here.
+    fn contains(&self, intent: IntentId) -> bool {
         self.0.lock().contains_key(&intent)
     }
 
-    /// The agent of a call.
+    /// The agent of a call that waits here without a claim.
     pub(in crate::run) fn agent_of(&self, intent: IntentId) -> Option<AgentDid> {
-        self.0.lock().get(&intent).map(|stored| stored.call.agent.clone())
+        let calls = self.0.lock();
+        calls.get(&intent).filter(|stored| !stored.has_begun).map(|stored| stored.call.agent.clone())
     }
 
     fn call(&self, intent: IntentId) -> Option<Arc<Call>> {
         self.0.lock().get(&intent).map(|stored| Arc::clone(&stored.call))
+    }
+
+    /// Notes that the intent of a call has a claim.
+    pub(in crate::run) fn begin(&self, intent: IntentId) {
+        if let Some(stored) = self.0.lock().get_mut(&intent) {
+            stored.has_begun = true;
+        }
     }
 
     fn stop_reason(&self, intent: IntentId) -> Option<AbortReason> {
@@ -128,16 +109,6 @@ impl StoredCalls {
         }
     }
 
-    /// Removes a call, unless it has to end without a run. Returns the reason for that.
-    pub(in crate::run) fn remove_unless_stopped(&self, intent: IntentId) -> Option<AbortReason> {
-        let mut calls = self.0.lock();
-        let stop = calls.get(&intent)?.stop;
-        if stop.is_none() {
-            calls.remove(&intent);
-        }
-        stop
-    }
-
     fn remove(&self, intent: IntentId) -> bool {
         self.0.lock().remove(&intent).is_some()
     }
@@ -148,8 +119,8 @@ impl Node {
     async fn read_stored_call(&self, intent: IntentId) -> Option<PassedCall> {
         let fleet = self.fleet()?;
         loop {
-            match fleet.calls.read(intent).await {
-                Ok(call) => return call,
+            match fleet.pending.read(intent).await {
+                Ok(stored) => return stored.map(|stored| stored.call()),
                 Err(error) => tracing::debug!(%error, "a stored call cannot be read yet"),
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
@@ -162,9 +133,8 @@ pub(in crate::run) struct CallStore {
     node: Arc<Node>,
     passing: Arc<Passing>,
     stored_calls: Arc<StoredCalls>,
-    taken_over: Arc<TakenOverCalls>,
+    due_ends: Arc<DueEnds>,
     intents: Arc<OpenIntents>,
-    sessions: SessionTasks,
 }
 
 impl CallStore {
@@ -173,9 +143,8 @@ impl CallStore {
             node: Arc::clone(&parts.node),
             passing: Arc::clone(&parts.passing),
             stored_calls: Arc::clone(&parts.stored_calls),
-            taken_over: Arc::clone(&parts.taken_over),
+            due_ends: Arc::clone(&parts.due_ends),
             intents: Arc::clone(&parts.intents),
-            sessions: parts.sessions.clone(),
         }
     }
 
@@ -191,23 +160,19 @@ impl CallStore {
         };
         let call = admitted.call();
         let Some(text) = node_text(admitted).filter(|_| self.stored_calls.add(call)) else { return };
-        if let Err(error) = fleet.calls.store(call.intent, CallMessage { text, asked_governor }).await {
+        let call_message = CallMessage { text, asked_governor };
+        let new =
+            NewPending { number: 0, waits_for: WaitsFor::Slot, runs_at: RunsAt::AnyNode, call: call_message };
+        if let Err(error) = fleet.pending.add(call.intent, new).await {
             // The call waits nevertheless. While the servers do not answer, nothing is claimed either.
             tracing::debug!(%error, "a call that waits here may not be stored");
         }
     }
 
-    /// Removes the stored call of an intent that has a claim.
+    /// Removes the stored call of an intent that has an end.
     pub(in crate::run) fn remove(&self, intent: IntentId) {
-        if self.stored_calls.remove(intent)
-            && let Some(fleet) = self.node.fleet().cloned()
-        {
-            self.sessions.spawn(async move {
-                if let Err(error) = fleet.calls.remove(intent).await {
-                    // A sweep removes it.
-                    tracing::debug!(%intent, %error, "a stored call is not removed yet");
-                }
-            });
+        if self.stored_calls.remove(intent) {
+            self.due_ends.note_removal(intent);
         }
     }
 
@@ -242,20 +207,12 @@ impl CallStore {
     /// [`Fault::Busy`] if it has none in time.
     pub(in crate::run) async fn await_end(&self, intent: IntentId) -> Result<(), Fault> {
         for _ in 0..MAX_END_CHECKS {
-            if !self.stored_calls.contains(intent) {
+            if !self.stored_calls.waits(intent) {
                 return Ok(());
             }
             tokio::time::sleep(END_INTERVAL).await;
         }
         Err(busy_fault("the call is being ended, and the fleet does not know it yet: ask for its state"))
-    }
-
-    /// Forgets the calls of other nodes that neither wait nor run here any more.
-    pub(in crate::run) fn forget_ended_calls(&self) {
-        self.taken_over.retain(|intent| {
-            let is_stored = self.intents.is_held(intent) || self.stored_calls.contains(intent);
-            is_stored || self.intents.agent_of_run(intent).is_some()
-        });
     }
 }
 
@@ -298,8 +255,9 @@ impl Engine {
         fault: Fault,
     ) -> Result<Arc<Receipt>, Fault> {
         let Some(fleet) = self.node.fleet() else { return Err(fault) };
+        let denial = FleetDenial::new(DENIED_BY, None, Some(denial_reason(&fault)));
         loop {
-            match self.node.deny_in_fleet(fleet, call, None, DENIED_BY, Some(denial_reason(&fault))).await {
+            match self.node.deny_in_fleet(fleet, call, &denial).await {
                 Ok(()) => {
                     self.call_store.remove(call.intent);
                     return Err(fault);
@@ -380,31 +338,73 @@ impl Engine {
 }
 
 impl Membership {
-    /// Runs the calls of lost nodes, until the sessions end.
-    pub(in crate::run) async fn run_orphan_calls(self: Arc<Self>, fleet: Arc<Fleet>) {
+    /// Follows what waits at all nodes, and runs what this one has to run, until the sessions end.
+    pub(in crate::run) async fn follow_pending(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
-            let OrphanCall { intent, from, call: passed } = fleet.calls.next_orphan(WaitsFor::Slot).await;
-            let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
-                Ok(call) => call,
-                Err(error) => {
-                    tracing::error!(%intent, %from, %error, "this version cannot read the call of a lost node, which does not run");
-                    continue;
-                }
-            };
-            let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
-            span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
-            self.stored_calls.add(&call);
-            self.taken_over.add(intent, TakenOverCall::from(&call));
-            let asked_governor = passed.has_asked_governor();
-            let member = Arc::clone(&self);
-            let run = async move {
-                let sink = RunEventSink::none();
-                if let Err(fault) = member.engine.run_stored_call(call, verdict, asked_governor, sink).await {
-                    tracing::warn!(?fault, "the call of a lost node has not run");
-                }
-            };
-            self.sessions.spawn(run.instrument(span));
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            // `keep_fleet` logs that the servers do not answer.
+            if let Err(error) = self.pending.look(&fleet).await {
+                tracing::debug!(%error, "the pending intents of the fleet may not all be known here yet");
+                continue;
+            }
+            self.operator.follow_decisions().await;
+            if let Err(error) = self.run_left_calls(&fleet).await {
+                tracing::debug!(%error, "the calls that wait at lost nodes are looked at later");
+            }
         }
+    }
+
+    /// Runs the calls that wait for a slot at lost nodes, and at the earlier process of this one.
+    async fn run_left_calls(self: &Arc<Self>, fleet: &Arc<Fleet>) -> Result<(), FleetError> {
+        if !self.passing.is_enabled || self.slots.is_closed() {
+            return Ok(());
+        }
+        let loaded = self.catalogue.current();
+        for (intent, wait) in self.pending.slot_waits() {
+            let is_own = wait.home == *fleet.member.node();
+            if self.stored_calls.contains(intent)
+                || loaded.usable_tool(&wait.tool).is_none()
+                || (!is_own && fleet.member.is_running(&wait.home).await?)
+            {
+                continue;
+            }
+            match fleet.claims.find(intent).await?.map(|found| found.state) {
+                // It may still be released.
+                Some(FoundState::Open) => {}
+                Some(FoundState::Ended(_) | FoundState::Denied(_)) => fleet.pending.remove(intent).await?,
+                None => {
+                    if let Some(stored) = fleet.pending.read(intent).await? {
+                        self.run_left_call(&stored);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_left_call(self: &Arc<Self>, stored: &PendingIntent) {
+        let passed = stored.call();
+        let from = stored.node();
+        let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
+            Ok(call) => call,
+            Err(error) => {
+                return tracing::debug!(%from, %error, "this version cannot read the call of a lost node");
+            }
+        };
+        if !self.stored_calls.add(&call) {
+            return;
+        }
+        let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
+        span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
+        let member = Arc::clone(self);
+        let run = async move {
+            let sink = RunEventSink::none();
+            let asked_governor = passed.has_asked_governor();
+            if let Err(fault) = member.engine.run_stored_call(call, verdict, asked_governor, sink).await {
+                tracing::warn!(?fault, "the call of a lost node has not run");
+            }
+        };
+        self.sessions.spawn(run.instrument(span));
     }
 }
 

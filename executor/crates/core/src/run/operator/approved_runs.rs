@@ -11,12 +11,14 @@ use crate::run::claims::{ClaimOutcome, ClaimedRun};
 use crate::run::engine::admission::check_arguments;
 use crate::run::events::RunEventSink;
 use crate::run::faults::{busy_fault, intent_conflict_fault};
+use crate::run::open_intents::Kept;
+use crate::run::pending::RUN_ELSEWHERE;
 use crate::run::preview::{changed_fault, summarize};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::wait_records::{denial_fault, new_resolution};
 use crate::run::{Operator, RETRY_AFTER_MS};
 use a2g_govern::Escalated;
-use a2g_intent::WaitId;
+use a2g_intent::{Intents, Wait, WaitId};
 use a2g_journal::{Approval, HoldResult, IntentSummary, Resolution};
 use a2g_runtime::spawn;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -69,6 +71,8 @@ struct EndOfApproval {
     fault: Fault,
     resolution: Resolution,
     reason: &'static str,
+    /// The reason for which no other node of the fleet may run it either; `None` if none can.
+    denied_as: Option<AbortReason>,
 }
 
 /// `true` if the run was stopped for good, so that it must not begin later.
@@ -82,15 +86,36 @@ pub(super) fn is_withdrawal(reason: AbortReason) -> bool {
 }
 
 impl Operator {
-    /// Runs the intents that were approved in an earlier process and did not start there.
+    /// Runs the intents that were approved in an earlier process and did not start there. In a fleet,
+    /// [`Self::follow_decisions`] does.
     pub fn resume_approved(self: &Arc<Self>) {
         let approved = self.intents.read(|intents| intents.waits.approved().collect::<Vec<_>>());
         for intent in approved {
             let Some((escalated, taken, approval)) = self.intents.take_approved(intent) else { continue };
-            let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
-            let operator = Arc::clone(self);
-            let run = async move { operator.run_approved(escalated, taken, approval, None).await };
-            spawn::spawn_run_task(run.instrument(span));
+            self.spawn_approved(escalated, taken, approval);
+        }
+    }
+
+    fn spawn_approved(self: &Arc<Self>, escalated: Escalated, taken: WaitId, approval: Approval) {
+        let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
+        let operator = Arc::clone(self);
+        let run = async move { operator.run_approved(escalated, taken, approval, None).await };
+        spawn::spawn_run_task(run.instrument(span));
+    }
+
+    /// Runs the approved intents that this node can run and no other one is about to, and completes the denials whose node
+    /// was lost.
+    pub(in crate::run) async fn follow_decisions(self: &Arc<Self>) {
+        for intent in self.intents.read(|intents| intents.waits.decided().collect::<Vec<_>>()) {
+            match self.pending.follow_decision(intent).await {
+                Ok(Some(approval)) if !self.slots.is_closed() => {
+                    if let Some((escalated, taken)) = self.intents.take_decided(intent) {
+                        self.spawn_approved(escalated, taken, approval);
+                    }
+                }
+                Ok(_) => {}
+                Err(fault) => tracing::debug!(%intent, ?fault, "a decision of the fleet is followed later"),
+            }
         }
     }
 
@@ -100,6 +125,7 @@ impl Operator {
     pub(super) async fn claim_approved(
         self: &Arc<Self>,
         escalated: &Escalated,
+        taken: WaitId,
         approval: &Approval,
     ) -> Result<Box<ClaimedRun>, NotClaimed> {
         let Approval { by, manifest, basis, grants } = approval;
@@ -124,7 +150,7 @@ impl Operator {
             self.claims.release(intent).await?;
             return Err(NotClaimed::WiderThanShown);
         }
-        Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), ..*claimed }))
+        Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), wait: Some(taken), ..*claimed }))
     }
 
     /// Runs an approved intent as soon as possible, with retries until its verdict expires or an operator stops it.
@@ -140,7 +166,7 @@ impl Operator {
         loop {
             let attempt = match claimed.take() {
                 Some(claimed) => Ok(claimed),
-                None => self.claim_approved(&escalated, &approval).await,
+                None => self.claim_approved(&escalated, taken, &approval).await,
             };
             let fault = match attempt {
                 Ok(claimed) => self.run_claimed_approval(&escalated, taken, claimed).await,
@@ -161,6 +187,10 @@ impl Operator {
                 () = tokio::time::sleep(delay.min(remaining)) => {}
                 // The next start of the executor runs the intent.
                 () = self.slots.wait_until_closed() => return,
+            }
+            // Another node may have run it, or withdrawn its approval.
+            if !self.pending.may_still_run(intent, taken).await {
+                return self.intents.leave_to_fleet(taken);
             }
             // The intent may have been cancelled or revoked.
             let Some(again) = self.intents.take_approved(intent) else { return };
@@ -188,13 +218,23 @@ impl Operator {
         let stopwatch = Stopwatch::start(self.clock.monotonic());
         match Arc::clone(&self.engine).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
             Ok(_) | Err(Fault::ReceiptPending { .. }) => {
+                self.due_ends.note_removal(escalated.call().intent);
                 self.intents.end_wait(taken);
+                if self.node.fleet().is_some() {
+                    // Without effect if it has started here.
+                    let now = self.clock.now();
+                    self.waits.record_end(escalated, Resolution::Cancelled, RUN_ELSEWHERE, now).await;
+                }
                 None
             }
             Err(fault) => match abort.reason().filter(|reason| is_withdrawal(*reason)) {
                 Some(reason) => {
-                    let end =
-                        EndOfApproval { fault, resolution: Resolution::Cancelled, reason: reason.message() };
+                    let end = EndOfApproval {
+                        fault,
+                        resolution: Resolution::Cancelled,
+                        reason: reason.message(),
+                        denied_as: Some(reason),
+                    };
                     self.end_approved(escalated, taken, end).await;
                     None
                 }
@@ -206,16 +246,18 @@ impl Operator {
     /// The end of an approved intent that cannot run now and never will; `None` if it may run later.
     async fn find_final_end(&self, escalated: &Escalated, fault: &Fault) -> Option<EndOfApproval> {
         let intent = escalated.call().intent;
-        let end = |fault, resolution, reason| Some(EndOfApproval { fault, resolution, reason });
+        let end = |fault, resolution, reason, denied_as| {
+            Some(EndOfApproval { fault, resolution, reason, denied_as })
+        };
         // Another node has recorded a denial since the approval.
         if let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await {
-            return end(denial_fault(intent, &denial), Resolution::Cancelled, DENIED_ELSEWHERE);
+            return end(denial_fault(intent, &denial), Resolution::Cancelled, DENIED_ELSEWHERE, None);
         }
         if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
-            return end(fault.clone(), Resolution::Cancelled, STOPPED);
+            return end(fault.clone(), Resolution::Cancelled, STOPPED, Some(AbortReason::Stopped));
         }
         if !escalated.is_pending(self.clock.now()) {
-            return end(fault.clone(), Resolution::Expired, TOO_LATE);
+            return end(fault.clone(), Resolution::Expired, TOO_LATE, None);
         }
         None
     }
@@ -229,18 +271,28 @@ impl Operator {
             Err(error) => {
                 let fault = Fault::Internal(error.to_string());
                 let reason = WIDER_THAN_SHOWN;
-                let end = EndOfApproval { fault, resolution: Resolution::Cancelled, reason };
+                let end = EndOfApproval { fault, resolution: Resolution::Cancelled, reason, denied_as: None };
                 return self.end_approved(escalated, taken, end).await;
             }
         };
+        if !self.pending.wait_again(call.intent, taken.number()).await {
+            return self.intents.leave_to_fleet(taken);
+        }
         let now = self.clock.now();
         let withdrawn =
             new_resolution(&self.decisions, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
         let moved = self.intents.update(|intents| {
+            let is_recorded = intents.waits.get(call.intent).is_some_and(Wait::is_recorded);
             let wait = intents.waits.wait_again(taken)?;
+            if !is_recorded {
+                return None;
+            }
             let withdrawal = self.decisions.resolve(vec![withdrawn]);
             Some((wait, withdrawal, self.decisions.hold(call, text, escalated.expires_at())))
         });
+        if let Err(fault) = self.pending.refresh(call.intent).await {
+            tracing::debug!(?fault, "a look follows the new wait");
+        }
         let Some((wait, withdrawal, held)) = moved else { return };
         let held = match withdrawal.await {
             Ok(_count) => held.await,
@@ -266,8 +318,16 @@ impl Operator {
 
     /// Ends the wait of an approved intent that can no longer run.
     async fn end_approved(&self, escalated: &Escalated, taken: WaitId, end: EndOfApproval) {
+        let call = escalated.call();
+        let is_recorded =
+            |intents: &Intents<Kept>| intents.waits.get(call.intent).is_some_and(Wait::is_recorded);
+        let is_recorded = self.intents.read(is_recorded);
+        match end.denied_as {
+            Some(reason) => self.due_ends.note_denial(call, reason),
+            None => self.due_ends.note_removal(call.intent),
+        }
         // A stop that has removed the intent has also recorded its end.
-        if !self.intents.end_wait(taken) {
+        if !self.intents.end_wait(taken) || !is_recorded {
             return;
         }
         let now = self.clock.now();

@@ -6,6 +6,8 @@
 use super::approved_runs::{NotClaimed, is_withdrawal};
 use crate::run::approval_rules::{self, ApprovalBar, PartialApproval};
 use crate::run::claims::ClaimedRun;
+use crate::run::fleet::FleetDenial;
+use crate::run::pending::PendingIntent;
 use crate::run::preview::{DecisionBasis, changed_fault};
 use crate::run::wait_records::new_decision;
 use crate::run::waits::not_waiting_fault;
@@ -67,23 +69,18 @@ struct BoundApproval {
 }
 
 impl Operator {
-    /// Applies a directive to an escalated intent. An intent with enough approvals runs in its own task; one that needs
-    /// more continues to wait.
+    /// Applies a directive to an escalated intent, at whichever node of a fleet it arrived. An intent with enough approvals
+    /// runs in its own task, or at another node if this one lacks its tool; one that needs more continues to wait.
     ///
     /// # Errors
-    /// If no such intent waits, or its verdict has expired. If the intent cannot run as approved, or the approval
-    /// cannot be written: the intent then continues to wait. If a denial cannot be written yet: the intent is denied
+    /// If no such intent waits, or its verdict has expired. If the intent cannot run as approved, the approval
+    /// cannot be written, or the fleet cannot be reached: the intent then continues to wait. If a denial cannot be written yet: the intent is denied
     /// nevertheless.
     pub async fn apply_directive(
         self: &Arc<Self>,
         directive: &Directive,
         right: DecisionRight<'_>,
     ) -> Result<DirectiveOutcome, Fault> {
-        if !self.intents.is_held(directive.intent)
-            && let Some(outcome) = self.peers.decide_elsewhere(directive, &right).await?
-        {
-            return Ok(outcome);
-        }
         self.decide(directive, right, None).await
     }
 
@@ -102,7 +99,7 @@ impl Operator {
         self.decide(directive, right, Some(shown)).await
     }
 
-    pub(in crate::run) async fn decide(
+    async fn decide(
         self: &Arc<Self>,
         directive: &Directive,
         right: DecisionRight<'_>,
@@ -119,7 +116,7 @@ impl Operator {
             let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
-        self.waits.check_denied_in_fleet(*intent).await?;
+        let stored = self.pending.refresh(*intent).await?;
         let Removal::Removed((escalated, taken)) = self.intents.take_undecided(*intent) else {
             return Err(not_waiting_fault());
         };
@@ -127,6 +124,7 @@ impl Operator {
         let combined = match self.combine_approvals(&escalated, taken, directive, &right, shown) {
             Ok(combined) => combined,
             Err(fault) => {
+                self.forget_in_fleet(*intent, stored.as_ref()).await;
                 self.intents.release_taken(taken);
                 return Err(fault);
             }
@@ -137,11 +135,11 @@ impl Operator {
         let task = async move {
             match combined {
                 CombinedApproval::Enough(bound) => {
-                    operator.approve(escalated, taken, *bound, answer_tx).await
+                    operator.approve(escalated, taken, stored, *bound, answer_tx).await
                 }
                 CombinedApproval::NeedsMore(approval) => {
                     let _no_waiter =
-                        answer_tx.send(operator.add_approval(&escalated, taken, *approval).await);
+                        answer_tx.send(operator.add_approval(&escalated, taken, stored, *approval).await);
                 }
             }
         };
@@ -151,14 +149,45 @@ impl Operator {
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
+    /// Lets the fleet forget the approvals of an intent that this node has just forgotten.
+    async fn forget_in_fleet(&self, intent: IntentId, stored: Option<&PendingIntent>) {
+        let had_approvals = |stored: &&PendingIntent| stored.approvals().next().is_some();
+        if let Some(stored) = stored.filter(had_approvals)
+            && self.intents.partial_approvals(intent, |_| true).is_empty()
+        {
+            self.pending.forget_approvals_of(stored).await;
+        }
+    }
+
     /// Records an approval of an intent that needs more of them, and lets the intent wait again.
     async fn add_approval(
         &self,
         escalated: &Escalated,
         taken: WaitId,
+        stored: Option<PendingIntent>,
         approval: PartialApproval,
     ) -> Result<DirectiveOutcome, Fault> {
         let intent = escalated.call().intent;
+        let shared = async {
+            self.pending.record_hold(escalated).await?;
+            match &stored {
+                Some(stored) => {
+                    // As below, because other nodes count it from now on.
+                    let agent = &escalated.call().agent;
+                    self.policies.check_authors(
+                        intent,
+                        std::slice::from_ref(&approval.author),
+                        Some(agent),
+                    )?;
+                    self.pending.add_approval(stored, &approval).await
+                }
+                None => Ok(()),
+            }
+        };
+        if let Err(fault) = shared.await {
+            self.intents.release_taken(taken);
+            return Err(fault);
+        }
         let by = approval.author.name().to_owned();
         let recorded = ResolvedIntent {
             manifest: approval.manifest.clone(),
@@ -331,6 +360,7 @@ impl Operator {
     /// Forgets the approvals of all intents that need more of them. Called when the list of callers changes, because
     /// somebody who approved may no longer be in it.
     pub fn forget_partial_approvals(&self) {
+        self.pending.forget_approvals();
         self.intents.update(|intents| intents.waits.forget_all_partial_approvals());
     }
 
@@ -339,19 +369,30 @@ impl Operator {
     async fn deny(&self, directive: &Directive, author: &DecisionAuthor) -> Result<(), Fault> {
         let may_deny = || self.policies.check_authors(directive.intent, std::slice::from_ref(author), None);
         let reason = directive.reason.as_ref().map(OperatorReason::as_str);
-        if let Some(fleet) = self.node.fleet() {
-            let (escalated, taken) = self.take_for_denial(directive.intent).await?;
-            let denied = async {
-                may_deny()?;
-                let call = escalated.call();
-                let risk_score = escalated.risk_score();
-                self.node.deny_in_fleet(fleet, call, risk_score, author.name(), reason).await
-            };
-            let denied = denied.await;
-            self.intents.release_taken(taken);
-            denied?;
+        let Some(fleet) = self.node.fleet() else {
+            return self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await;
+        };
+        self.pending.refresh(directive.intent).await?;
+        let (escalated, taken) = self.take_for_denial(directive.intent).await?;
+        let denied = async {
+            may_deny()?;
+            let call = escalated.call();
+            let denial = FleetDenial::new(author.name(), escalated.risk_score(), reason);
+            self.pending.record_hold(&escalated).await?;
+            self.pending.deny(call.intent, &denial).await?;
+            self.node.deny_in_fleet(fleet, call, &denial).await
+        };
+        let denied = denied.await;
+        if denied.is_ok() {
+            self.due_ends.note_removal(directive.intent);
         }
-        self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await
+        self.intents.release_taken(taken);
+        denied?;
+        let recorded = self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await;
+        if let Err(fault) = self.due_ends.finish(directive.intent).await {
+            tracing::debug!(?fault, "a look removes the denied intent");
+        }
+        recorded
     }
 
     /// Takes an undecided intent, once no other decision on it is in progress.
@@ -367,15 +408,16 @@ impl Operator {
         }
     }
 
-    /// Records an approval, answers the approver, and runs the intent.
+    /// Records an approval, answers the approver, and runs the intent, unless another node does.
     async fn approve(
         self: Arc<Self>,
         escalated: Escalated,
         taken: WaitId,
+        stored: Option<PendingIntent>,
         bound: BoundApproval,
         answer_tx: oneshot::Sender<Result<DirectiveOutcome, Fault>>,
     ) {
-        let claimed = match self.record_approval(&escalated, taken, &bound).await {
+        let claimed = match self.record_approval(&escalated, taken, stored.as_ref(), &bound).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.intents.release_taken(taken);
@@ -385,27 +427,74 @@ impl Operator {
             }
         };
         let _no_waiter = answer_tx.send(Ok(DirectiveOutcome::Applied));
-        self.run_approved(escalated, taken, bound.approval, Some(claimed)).await;
+        match claimed {
+            Some(claimed) => self.run_approved(escalated, taken, bound.approval, Some(claimed)).await,
+            None => self.intents.leave_to_fleet(taken),
+        }
     }
 
-    /// Claims an intent, and records its approval. Releases the claim if the record fails.
+    /// Claims an intent, and records its approval. Releases the claim if the record fails. Returns `None` if another node
+    /// of the fleet runs the intent.
     async fn record_approval(
         self: &Arc<Self>,
         escalated: &Escalated,
         taken: WaitId,
+        stored: Option<&PendingIntent>,
+        bound: &BoundApproval,
+    ) -> Result<Option<Box<ClaimedRun>>, Fault> {
+        let claimed = match self.pending.runs_here(escalated, stored) {
+            true => {
+                let claimed = self.claim_approved(escalated, taken, &bound.approval).await;
+                Some(claimed.map_err(NotClaimed::into_fault)?)
+            }
+            false => None,
+        };
+        let Err(fault) = self.write_approval(escalated, taken, stored, bound, claimed.is_some()).await else {
+            return Ok(claimed);
+        };
+        let Some(claimed) = claimed else { return Err(fault) };
+        // From now on, a cancel ends the wait and no longer the run.
+        self.intents.update(|intents| intents.waits.mark_deciding(taken));
+        let withdrawal = claimed.running.end().filter(|reason| is_withdrawal(*reason));
+        drop(claimed);
+        if let Some(reason) = withdrawal
+            && self.intents.end_wait(taken)
+        {
+            self.due_ends.note_denial(escalated.call(), reason);
+            self.waits.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
+        }
+        self.claims.release(escalated.call().intent).await?;
+        Err(fault)
+    }
+
+    /// Writes an approval to the fleet, if there is one, and to the journal.
+    async fn write_approval(
+        &self,
+        escalated: &Escalated,
+        taken: WaitId,
+        stored: Option<&PendingIntent>,
         BoundApproval { approval, authors, needs_others }: &BoundApproval,
-    ) -> Result<Box<ClaimedRun>, Fault> {
-        let claimed = self.claim_approved(escalated, approval).await.map_err(NotClaimed::into_fault)?;
+        is_run_here: bool,
+    ) -> Result<(), Fault> {
+        let Call { intent, agent, .. } = escalated.call();
+        let check_authors = || self.policies.check_authors(*intent, authors, needs_others.then_some(agent));
+        if let Some(stored) = stored {
+            self.pending.record_hold(escalated).await?;
+            // Checked again when the journal gets it.
+            check_authors()?;
+            self.pending.approve(stored, approval, is_run_here).await?;
+        }
         let now = self.clock.now();
         let approved = new_decision(&self.decisions, escalated, Resolution::Approved, &approval.by, now);
         let Approval { by: _, manifest, basis, grants } = approval.clone();
         let approved = ResolvedIntent { manifest, basis, grants, ..approved };
         let recorded = self.intents.update(|intents| {
             intents.waits.check_current(taken).map_err(outdated_fault)?;
-            let Call { intent, agent, .. } = escalated.call();
-            self.policies.check_authors(*intent, authors, needs_others.then_some(agent))?;
+            check_authors()?;
             let recording = self.decisions.resolve(vec![approved]);
-            intents.waits.mark_approving(taken);
+            if is_run_here {
+                intents.waits.mark_approving(taken);
+            }
             Ok(recording)
         });
         let fault = match recorded {
@@ -415,20 +504,13 @@ impl Operator {
                     self.intents.end_wait(taken);
                     not_waiting_fault()
                 }
-                Ok(_one) => return Ok(claimed),
+                Ok(_one) => return Ok(()),
                 Err(error) => Fault::from(error),
             },
         };
-        // From now on, a cancel ends the wait and no longer the run.
-        self.intents.update(|intents| intents.waits.mark_deciding(taken));
-        let withdrawal = claimed.running.end().filter(|reason| is_withdrawal(*reason));
-        drop(claimed);
-        if let Some(reason) = withdrawal
-            && self.intents.end_wait(taken)
-        {
-            self.waits.record_end(escalated, Resolution::Cancelled, reason.message(), self.clock.now()).await;
+        if let Some(stored) = stored {
+            self.pending.wait_again(*intent, stored.number()).await;
         }
-        self.claims.release(escalated.call().intent).await?;
         Err(fault)
     }
 }

@@ -8,11 +8,12 @@ mod stops;
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
 use super::current_catalog::CurrentCatalog;
-use super::due_denials::DueDenials;
+use super::due_ends::DueEnds;
 use super::faults::unsaved_decision_fault;
-use super::fleet::Node;
+use super::fleet::{Fleet, Node};
 use super::open_intents::OpenIntents;
 use super::orders::{EndKind, finish_order};
+use super::pending::Pending;
 use super::policies::Policies;
 use super::preview::Previews;
 use super::questions::Peers;
@@ -20,9 +21,9 @@ use super::refusals::Refusals;
 use super::slots::Slots;
 use super::wait_records::EndOfWait;
 use super::waits::{EndedIntents, Waits};
-use super::{AgentFilter, Engine, ExecutorSettings, Parts, all_agents};
+use super::{AgentFilter, CallFilter, Engine, ExecutorSettings, Parts, all_agents};
 use crate::run::engine::stored_calls::{CallStore, StoredCalls};
-use a2g_intent::{AbortEffect, Ended, EndedAll};
+use a2g_intent::{AbortEffect, Ended, EndedAll, Scope};
 use a2g_journal::{Decisions, JournalError, Resolution};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -49,7 +50,8 @@ pub struct Operator {
     node: Arc<Node>,
     peers: Arc<Peers>,
     stored_calls: Arc<StoredCalls>,
-    due_denials: Arc<DueDenials>,
+    due_ends: Arc<DueEnds>,
+    pending: Arc<Pending>,
     waits: Arc<Waits>,
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
@@ -78,7 +80,8 @@ impl Operator {
             node: Arc::clone(&parts.node),
             peers: Arc::clone(&parts.peers),
             stored_calls: Arc::clone(&parts.stored_calls),
-            due_denials: Arc::clone(&parts.due_denials),
+            due_ends: Arc::clone(&parts.due_ends),
+            pending: Arc::clone(&parts.pending),
             waits: Arc::clone(&parts.waits),
             slots: Arc::clone(&parts.slots),
             compile_waits: parts.compile_waits.clone(),
@@ -108,19 +111,18 @@ impl Operator {
     /// # Errors
     /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        let was_waiting = self.intents.is_held(intent) || self.compile_waits.agent_of(intent).is_some();
         if self.cancel_here(intent, filter, by).await? {
-            // The caller may have sent the same call to another node too: that claimed it first, or it waits there.
+            // The caller may have sent the same call to another node too, and that claimed it first.
             if let Ok(true) = self.node.is_running_elsewhere(intent, filter).await {
                 return self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await;
             }
-            if was_waiting {
-                self.peers.end_waiting_elsewhere(intent, filter, by, EndKind::Cancellation).await?;
-            }
             return Ok(true);
         }
-        // The second attempt here finds a call that another node has given back meanwhile.
-        Ok(self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await?
+        // The second attempt here finds an intent that has just begun to wait at another node, or a call that one has given
+        // back.
+        self.pending.refresh(intent).await?;
+        Ok(self.cancel_here(intent, filter, by).await?
+            || self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await?
             || self.cancel_here(intent, filter, by).await?)
     }
 
@@ -128,7 +130,7 @@ impl Operator {
     pub(super) async fn end_here(&self, intent: IntentId, by: &str, kind: EndKind) -> Result<bool, Fault> {
         match kind {
             EndKind::Cancellation => self.cancel_here(intent, &all_agents, by).await,
-            EndKind::Revocation => Ok(self.revoke_here(None, Some(intent), by).await? > 0),
+            EndKind::Revocation => Ok(self.revoke_here(None, Some(intent), by, Scope::ThisNode).await? > 0),
         }
     }
 
@@ -157,7 +159,7 @@ impl Operator {
                 return Ok(ended || was_compiling);
             }
         };
-        if !self.due_denials.deny_if_due(intent).await? {
+        if !self.due_ends.finish(intent).await? {
             return Ok(false);
         }
         self.call_store.await_end(intent).await?;
@@ -178,14 +180,22 @@ impl Operator {
     ) -> Result<usize, Fault> {
         let Some(intent) = intent else {
             let order = self.node.start_policy_order(agent, None, &self.policies.origin(by));
-            let count = self.revoke_here(agent, None, by).await;
+            let count = self.revoke_here(agent, None, by, Scope::Fleet).await;
             finish_order(order).await?;
+            self.pending.refresh_all().await;
             let is_included = |owner: &AgentDid, _: &ToolName| agent.is_none_or(|agent| agent == owner);
-            let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Revoked).await?;
-            return count.map(|count| count + elsewhere);
+            let later = self.end_later_waits(&is_included, AbortReason::Revoked, revoked_by(by)).await?;
+            return count.map(|count| count + later);
         };
         let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
-        let count = self.revoke_here(agent, Some(intent), by).await?;
+        let mut count = self.revoke_here(agent, Some(intent), by, Scope::Fleet).await?;
+        if count == 0 {
+            // As in `cancel`.
+            self.pending.refresh(intent).await?;
+            if self.intents.is_held(intent) {
+                count = self.revoke_here(agent, Some(intent), by, Scope::Fleet).await?;
+            }
+        }
         if count > 0 {
             // As in `cancel`.
             if let Ok(true) = self.node.is_running_elsewhere(intent, &is_included).await {
@@ -198,7 +208,27 @@ impl Operator {
             return Ok(1);
         }
         // As in `cancel`.
-        self.revoke_here(agent, Some(intent), by).await
+        self.revoke_here(agent, Some(intent), by, Scope::Fleet).await
+    }
+
+    /// Ends the intents of other nodes that this one has learnt of since it ended the others, and waits until the fleet has
+    /// all ends. Returns the number of the former.
+    async fn end_later_waits(
+        &self,
+        is_included: CallFilter<'_>,
+        reason: AbortReason,
+        end: EndOfWait<'_>,
+    ) -> Result<usize, Fault> {
+        if self.node.fleet().is_none() {
+            return Ok(0);
+        }
+        let (count, ended) = self.intents.update(|intents| {
+            let ended = intents.end_all(is_included, Scope::Fleet, reason);
+            (ended.waits.len(), self.waits.record_ended(ended, reason, end))
+        });
+        ended.recording.await.map_err(|error| unsaved_decision_fault(&error))?;
+        self.due_ends.finish_all().await?;
+        Ok(count)
     }
 
     /// As [`Self::revoke`], at this executor only.
@@ -207,6 +237,7 @@ impl Operator {
         agent: Option<&AgentDid>,
         intent: Option<IntentId>,
         by: &str,
+        scope: Scope,
     ) -> Result<usize, Fault> {
         tracing::warn!(
             agent = agent.map(AgentDid::as_str),
@@ -218,7 +249,7 @@ impl Operator {
         if intent.is_none() {
             self.policies.revoke(agent, by);
         }
-        let EndedIntents { count, newly_aborted, recording } = self.end_revoked(intent, &filter, by);
+        let EndedIntents { count, newly_aborted, recording } = self.end_revoked(intent, &filter, by, scope);
         let record_all = async {
             recording.await?;
             if !newly_aborted.is_empty() {
@@ -229,7 +260,7 @@ impl Operator {
         let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
         let Some(intent) = intent else { return recorded.map(|()| count) };
         // Another node has claimed the intent, and the code that called this ends it there.
-        if !self.due_denials.deny_if_due(intent).await? {
+        if !self.due_ends.finish(intent).await? {
             return recorded.map(|()| 0);
         }
         if count == 0 {
@@ -246,23 +277,18 @@ impl Operator {
         intent: Option<IntentId>,
         filter: AgentFilter<'_>,
         by: &str,
+        scope: Scope,
     ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
         const REASON: AbortReason = AbortReason::Revoked;
         if let Some(intent) = intent {
             self.stored_calls.stop(intent, filter, REASON);
         }
-        let end = EndOfWait {
-            resolution: Resolution::Revoked,
-            author_or_reason: by,
-            blocked_by: BlockedBy::EscalationPending,
-            reason: REVOKED,
-        };
         let mut ended = self.intents.update(|intents| {
             let ended = match intent {
                 Some(intent) => EndedAll::of(intent, intents.end(intent, filter, REASON)),
-                None => intents.end_all(|agent, _| filter(agent), REASON),
+                None => intents.end_all(|agent, _| filter(agent), scope, REASON),
             };
-            self.waits.record_ended(ended, REASON, end)
+            self.waits.record_ended(ended, REASON, revoked_by(by))
         });
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| {
             intent.is_none_or(|intent| waiting == intent) && filter(agent)
@@ -294,8 +320,46 @@ impl Operator {
             return self.node.await_ordered_end(intent).await;
         }
         if !is_running {
-            return self.peers.end_waiting_elsewhere(intent, &filter, by, kind).await;
+            return self.end_queued_elsewhere(fleet, intent, &filter, by, kind).await;
         }
         self.node.order_end(fleet, intent, filter, by, kind).await
+    }
+
+    /// Ends a call that waits for a slot at another node, if `filter` selects its agent. Returns `false` if there is none.
+    async fn end_queued_elsewhere(
+        &self,
+        fleet: &Arc<Fleet>,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+        kind: EndKind,
+    ) -> Result<bool, Fault> {
+        if let Some(is_denied) = self.pending.deny_queued(intent, filter, kind.reason()).await? {
+            if is_denied {
+                self.node.give_end_order(fleet, intent, by, kind).await?;
+                self.node.withdraw_end_order_later(fleet, intent);
+            }
+            return Ok(is_denied);
+        }
+        match self.peers.find_queued(intent).await? {
+            // Its caller gets the end as the end of a run.
+            Some(agent) if filter(&agent) => {
+                self.node.give_end_order(fleet, intent, by, kind).await?;
+                let has_ended = self.node.await_ordered_end(intent).await;
+                self.node.withdraw_end_order(fleet, intent).await;
+                has_ended
+            }
+            Some(_) | None => Ok(false),
+        }
+    }
+}
+
+/// The end of a wait that `by` has revoked.
+fn revoked_by(by: &str) -> EndOfWait<'_> {
+    EndOfWait {
+        resolution: Resolution::Revoked,
+        author_or_reason: by,
+        blocked_by: BlockedBy::EscalationPending,
+        reason: REVOKED,
     }
 }

@@ -14,6 +14,7 @@ use crate::run::orders::{StopState, finish_order};
 use crate::run::wait_records::EndOfWait;
 use crate::run::waits::EndedIntents;
 use a2g_govern::StopRight;
+use a2g_intent::Scope;
 use a2g_journal::Resolution;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName};
@@ -45,33 +46,29 @@ impl Operator {
         // Published again by `follow_orders` if the order fails.
         self.intents.mark_unpublished_stops();
         let order = self.node.start_stop_order(&stop, StopState::InForce);
-        let result = self.set_stop(stop.clone()).await;
+        let result = self.set_stop(stop.clone(), Scope::Fleet).await;
         finish_order(order).await?;
-        self.due_denials.deny_all().await?;
+        self.pending.refresh_all().await;
         let is_included = |agent: &AgentDid, tool: &ToolName| stop.target.includes(agent, tool);
-        let elsewhere = self.node.end_stored_waits(&is_included, AbortReason::Stopped).await?;
-        result.map(|count| count + elsewhere)
+        let message = stop.refusal_message();
+        let later =
+            self.end_later_waits(&is_included, AbortReason::Stopped, stopped_by(&stop.by, &message)).await?;
+        result.map(|count| count + later)
     }
 
     /// Sets a stop at this executor: see [`Self::stop`].
-    pub(in crate::run) async fn set_stop(&self, stop: Stop) -> Result<usize, Fault> {
+    pub(in crate::run) async fn set_stop(&self, stop: Stop, scope: Scope) -> Result<usize, Fault> {
         let by = stop.by.as_str();
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
         let message = stop.refusal_message();
-        let end = EndOfWait {
-            resolution: Resolution::Cancelled,
-            author_or_reason: by,
-            blocked_by: BlockedBy::Stopped,
-            reason: &message,
-        };
         // Everything up to the first `await` happens even if the caller disconnects.
         let (set, ended) = self.intents.update(|intents| {
             // Sent to the journal before its effects, so that a restart in between finds it.
             let set = self.decisions.set_stop(&stop);
-            let ended = intents.stop(stop.clone());
+            let ended = intents.stop(stop.clone(), scope);
             let target = &stop.target;
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
-            (set, self.waits.record_ended(ended, AbortReason::Stopped, end))
+            (set, self.waits.record_ended(ended, AbortReason::Stopped, stopped_by(by, &message)))
         });
         let EndedIntents { count, newly_aborted, recording } = ended;
         let stopped = async {
@@ -117,5 +114,15 @@ impl Operator {
             tracing::warn!(resumed = %target, caller = by, "resumed by an operator");
         }
         Ok(is_lifted)
+    }
+}
+
+/// The end of a wait that `by` has stopped.
+fn stopped_by<'a>(by: &'a str, reason: &'a str) -> EndOfWait<'a> {
+    EndOfWait {
+        resolution: Resolution::Cancelled,
+        author_or_reason: by,
+        blocked_by: BlockedBy::Stopped,
+        reason,
     }
 }
