@@ -145,7 +145,7 @@ fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
     assert_eq!(intents.waits.visible_call(intent, NOW), None, "the claim says what it does");
     assert_eq!(intents.waits.decided().count(), 1);
     let run = intents.waits.take_decided(intent).unwrap().1;
-    assert!(intents.waits.take_decided(intent).is_none() && intents.waits.idle().count() == 0);
+    assert!(intents.waits.take_decided(intent).is_none() && intents.waits.followed().count() == 1);
     intents.waits.leave_to_fleet(run);
     intents.waits.follow(intent, stored(6, &[], false));
     assert!(!intents.waits.mark_claimed(run), "it is in a new wait");

@@ -278,8 +278,9 @@ impl<C: Content> Wait<C> {
         }
     }
 
-    /// `true` if no task of this process decides on the intent or runs it.
-    fn is_idle(&self) -> bool {
+    /// Returns `true` if no task of this process decides on the intent or runs it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
         self.is_undecided() || self.is_decided()
     }
 
@@ -395,9 +396,9 @@ impl<C: Content> Waits<C> {
         self.select(Wait::is_decided)
     }
 
-    /// The intents on which no task of this process decides, and which none runs.
-    pub fn idle(&self) -> impl Iterator<Item = IntentId> {
-        self.select(Wait::is_idle)
+    /// The intents that the fleet stores, or has to store.
+    pub fn followed(&self) -> impl Iterator<Item = IntentId> {
+        self.select(|wait| wait.is_stored || wait.is_idle())
     }
 
     fn select(&self, is_selected: impl Fn(&Wait<C>) -> bool) -> impl Iterator<Item = IntentId> {

@@ -86,7 +86,7 @@ use engine::passing::Passing;
 use engine::stored_calls::{CallStore, StoredCalls};
 use open_intents::{OpenIntents, RestoredApprovals};
 use output::ExpectedOutput;
-use pending::Pending;
+use pending::{MAX_MESSAGE_BYTES, Pending};
 use questions::Answers;
 use slots::Slots;
 use std::sync::Arc;
@@ -247,7 +247,10 @@ impl Parts {
     /// Restores the intents that waited and the stops that were in force, and makes what lies below the engine.
     fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
-        let approvals = if fleet.is_some() { RestoredApprovals::InFleet } else { RestoredApprovals::InForce };
+        let approvals = match &fleet {
+            Some(_) => RestoredApprovals::InFleet { max_bytes: MAX_MESSAGE_BYTES },
+            None => RestoredApprovals::InForce,
+        };
         let intents = Arc::new(waits::restore_intents(&journal.decisions, approvals, clock.now()));
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);

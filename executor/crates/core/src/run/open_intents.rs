@@ -47,8 +47,8 @@ impl Content for Kept {
 pub(super) enum RestoredApprovals {
     /// The intents run.
     InForce,
-    /// The fleet stores what was decided.
-    InFleet,
+    /// The fleet stores what was decided, of intents whose text has at most this length.
+    InFleet { max_bytes: usize },
 }
 
 /// The means to abort a run, and to find its calls.
@@ -101,10 +101,12 @@ impl OpenIntents {
                     let expires_at = escalated.expires_at();
                     let wait = Wait::new(owner, escalated, expires_at);
                     match approvals {
-                        RestoredApprovals::InFleet if approval.is_some() => {
+                        RestoredApprovals::InFleet { max_bytes }
+                            if approval.is_some() && text.len() <= max_bytes =>
+                        {
                             intents.waits.restore_stored(intent, wait);
                         }
-                        RestoredApprovals::InForce | RestoredApprovals::InFleet => {
+                        RestoredApprovals::InForce | RestoredApprovals::InFleet { .. } => {
                             intents.waits.restore(intent, wait, approval);
                         }
                     }

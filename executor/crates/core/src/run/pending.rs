@@ -21,11 +21,8 @@ use super::policies::Policies;
 use super::preview::{DecisionBasis, changed_fault};
 use super::waits::{EXPIRED_UNDECIDED, Held, Waits, not_waiting_fault};
 use super::{AgentFilter, IntentState};
-pub(super) use a2g_fleet::PendingIntent;
-use a2g_fleet::{
-    Added, Decision, EarlierApprovals, FleetError, FoundState, MAX_MESSAGE_BYTES, NewPending, RunsAt,
-    WaitsFor,
-};
+use a2g_fleet::{Added, Decision, EarlierApprovals, FleetError, FoundState, NewPending, RunsAt, WaitsFor};
+pub(super) use a2g_fleet::{MAX_MESSAGE_BYTES, PendingIntent};
 use a2g_govern::{Escalated, VerifiedVerdict};
 use a2g_intent::{StoredWait, Wait, WaitId};
 use a2g_journal::{Approval, RunRecord};
@@ -228,7 +225,7 @@ impl Pending {
                 return Ok(StoreReply::OtherCall);
             }
         };
-        self.follow(fleet, &stored);
+        self.follow(fleet, &stored).await;
         Ok(StoreReply::Stored(Box::new(stored)))
     }
 
@@ -243,15 +240,31 @@ impl Pending {
             match fleet.pending.read(intent).await {
                 Ok(Some(_)) if self.due_ends.contains(intent) => Ok(None),
                 Ok(Some(stored)) => {
-                    self.follow(fleet, &stored);
+                    self.follow(fleet, &stored).await;
                     Ok(Some(stored))
                 }
                 Ok(None) => self.follow_missing(fleet, intent).await,
-                Err(FleetError::Value { .. }) => Ok(None),
                 Err(error) => Err(error),
             }
         };
         read.await.map_err(|error| self.fault(&error))
+    }
+
+    /// As [`Self::refresh`], before a decision on the intent.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`], and if the intent has been decided or has ended.
+    pub(super) async fn refresh_for_decision(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<PendingIntent>, Fault> {
+        let stored = self.refresh(intent).await?;
+        if stored.is_none() && self.is_stored(intent) { Err(not_waiting_fault()) } else { Ok(stored) }
+    }
+
+    /// Returns `true` if the fleet stores an intent that is held here. It does not store one that is too large.
+    fn is_stored(&self, intent: IntentId) -> bool {
+        self.intents.read(|intents| intents.waits.get(intent).is_some_and(Wait::is_stored))
     }
 
     /// Follows all changes of other nodes. Returns `false` if the servers do not answer.
@@ -265,7 +278,7 @@ impl Pending {
     }
 
     /// Follows what the fleet stores of an intent.
-    fn follow(&self, fleet: &Fleet, stored: &PendingIntent) {
+    async fn follow(&self, fleet: &Fleet, stored: &PendingIntent) {
         let intent = stored.intent;
         let is_own = stored.node() == fleet.member.node();
         match stored.waits_for() {
@@ -283,6 +296,11 @@ impl Pending {
         };
         if !escalated.is_pending(self.node.now()) {
             return;
+        }
+        let is_other = |held: &Escalated, _: &[_]| !is_same_call(held.call(), escalated.call());
+        if self.intents.inspect(intent, is_other) == Some(true) {
+            // It began to wait here while the servers did not answer.
+            self.waits.withdraw_idle(intent, OTHER_CALL).await;
         }
         let partial_approvals = self.read_approvals(stored);
         self.intents.update(|intents| {
@@ -317,15 +335,22 @@ impl Pending {
     ) -> Result<Option<PendingIntent>, FleetError> {
         self.slots.lock().remove(&intent);
         let now = self.node.now();
-        let copy = |wait: &Wait<Kept>| (wait.home().is_none(), wait.is_pending(now), wait.is_decided());
+        let copy = |wait: &Wait<Kept>| {
+            (wait.home().is_none() && wait.is_pending(now), wait.is_decided(), wait.is_idle())
+        };
         let held = self.intents.read(|intents| intents.waits.get(intent).map(copy));
-        let Some((is_own, is_pending, is_decided)) = held else { return Ok(None) };
+        let Some((may_wait, is_decided, is_idle)) = held else { return Ok(None) };
         match fleet.claims.find(intent).await?.map(|found| found.state) {
+            Some(FoundState::Denied(_)) if !is_idle => {
+                // It waits for a slot here, or somebody decides on it: their tasks find the denial.
+                self.intents.update(|intents| intents.runs.abort_of(intent, AbortReason::Cancelled));
+            }
+            _ if !is_idle => {}
             Some(FoundState::Denied(denial)) => {
-                let denied = FleetDenial::read(&denial).map(FleetDenial::into_denial);
-                if let Ok(denial) = denied {
+                if let Ok(denial) = FleetDenial::read(&denial).map(FleetDenial::into_denial) {
+                    let by = &denial.by;
                     let recorded =
-                        self.waits.deny_here(intent, &denial.by, denial.reason.as_deref(), || Ok(())).await;
+                        self.waits.deny_here(intent, by, denial.reason.as_deref(), || Ok(())).await;
                     if let Err(fault) = recorded {
                         tracing::debug!(%intent, ?fault, "the denial of an intent is not recorded here yet");
                     }
@@ -334,7 +359,7 @@ impl Pending {
             Some(FoundState::Ended(_)) => self.waits.withdraw_idle(intent, RUN_ELSEWHERE).await,
             // It is about to end, or to wait again.
             Some(FoundState::Open) => {}
-            None if !is_pending || !is_own => self.waits.end_idle(intent, EXPIRED_UNDECIDED).await,
+            None if !may_wait => self.waits.end_idle(intent, EXPIRED_UNDECIDED).await,
             None if is_decided => self.waits.withdraw_idle(intent, LOST_APPROVAL).await,
             None => match self.store(fleet, intent).await? {
                 StoreReply::Stored(stored) => return Ok(Some(*stored)),
@@ -361,7 +386,7 @@ impl Pending {
             skip_unreadable(self.follow_change(fleet, stored).await)?;
         }
         self.forgotten.store(list_changes, Relaxed);
-        let mut held = self.intents.read(|intents| intents.waits.idle().collect::<Vec<_>>());
+        let mut held = self.intents.read(|intents| intents.waits.followed().collect::<Vec<_>>());
         if self.looks.fetch_add(1, Relaxed).is_multiple_of(CLAIM_LOOKS) {
             for intent in &held {
                 skip_unreadable(self.remove_if_ended(fleet, *intent).await)?;
@@ -386,13 +411,17 @@ impl Pending {
             return fleet.pending.remove_unchanged(&stored).await;
         }
         let must_forget = self.list_changes.load(Relaxed) != self.forgotten.load(Relaxed);
-        let has_approvals = stored.approvals().next().is_some();
-        let stored = match must_forget && has_approvals {
-            // One that has changed meanwhile is returned by the next look.
-            true => fleet.pending.forget_approvals(&stored).await?.unwrap_or(stored),
-            false => stored,
-        };
-        self.follow(fleet, &stored);
+        let mut latest = stored;
+        while must_forget && latest.approvals().next().is_some() {
+            latest = match fleet.pending.forget_approvals(&latest).await? {
+                Some(changed) => changed,
+                None => match fleet.pending.read(latest.intent).await? {
+                    Some(changed) => changed,
+                    None => return Ok(()),
+                },
+            };
+        }
+        self.follow(fleet, &latest).await;
         Ok(())
     }
 
@@ -560,7 +589,10 @@ impl Pending {
     ) -> Result<(), Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(()) };
         let PartialApproval { author, manifest, grant, basis } = approval;
-        let Some(author) = author.to_node() else { return Err(not_waiting_fault()) };
+        // Others do not count.
+        let Some(author) = author.to_node() else {
+            return Err(Fault::Internal("an approval of somebody who is not listed counts".to_owned()));
+        };
         let approval = StoredPartialApproval {
             author,
             manifest: manifest.clone(),
@@ -616,6 +648,9 @@ impl Pending {
                 Some(_) | None => Ok(None),
             }
         };
+        if !self.is_stored(intent) {
+            return true;
+        }
         match withdraw.await {
             Ok(withdrawn) => withdrawn.is_some(),
             Err(error) => {
@@ -652,10 +687,9 @@ impl Pending {
     /// Returns `true` if an intent that was taken for a run is still approved, as far as the fleet can be asked.
     pub(super) async fn may_still_run(&self, intent: IntentId, taken: WaitId) -> bool {
         let Some(fleet) = self.node.fleet() else { return true };
-        let is_stored = self.intents.read(|intents| intents.waits.get(intent).is_some_and(Wait::is_stored));
         match fleet.pending.read(intent).await {
             Ok(Some(stored)) => is_approved(&stored, taken.number()),
-            Ok(None) => !is_stored,
+            Ok(None) => !self.is_stored(intent),
             Err(_) => true,
         }
     }

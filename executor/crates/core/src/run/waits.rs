@@ -110,17 +110,22 @@ impl Waits {
         self.decisions.check_share(&call.agent)?;
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
-        let (outcome, pending) = self.intents.update(|intents| {
+        let begun = self.intents.update(|intents| {
             // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
             let earlier = intents.waits.get(call.intent);
             if earlier.is_some_and(|wait| !is_same_call(wait.call().call(), &call)) {
                 return Err(intent_conflict_fault(call.intent));
             }
             self.record_expired(intents.waits.expire(now), now);
+            // The journal of the node at which it arrived has it.
+            if intents.waits.get(call.intent).is_some_and(|wait| !wait.is_recorded()) {
+                return Ok(None);
+            }
             let held = intents.hold(call.intent, Wait::new(owner_of(&call), escalated, until));
             let outcome = held.map_err(|error| self.hold_fault(&call, error))?;
-            Ok((outcome, self.decisions.hold(&call, text, until)))
+            Ok(Some((outcome, self.decisions.hold(&call, text, until))))
         })?;
+        let Some((outcome, pending)) = begun else { return Ok(Held::Known) };
         let result = pending.await;
         if let HoldOutcome::New(wait) = outcome
             && !matches!(result, Ok(HoldResult::Waiting))

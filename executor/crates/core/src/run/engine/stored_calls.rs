@@ -341,16 +341,14 @@ impl Membership {
     /// Follows what waits at all nodes, and runs what this one has to run, until the sessions end.
     pub(in crate::run) async fn follow_pending(self: Arc<Self>, fleet: Arc<Fleet>) {
         loop {
-            tokio::time::sleep(LOOK_INTERVAL).await;
             // `keep_fleet` logs that the servers do not answer.
-            if let Err(error) = self.pending.look(&fleet).await {
-                tracing::debug!(%error, "the pending intents of the fleet may not all be known here yet");
-                continue;
+            if self.pending.refresh_all().await {
+                self.operator.follow_decisions().await;
+                if let Err(error) = self.run_left_calls(&fleet).await {
+                    tracing::debug!(%error, "the calls that wait at lost nodes are looked at later");
+                }
             }
-            self.operator.follow_decisions().await;
-            if let Err(error) = self.run_left_calls(&fleet).await {
-                tracing::debug!(%error, "the calls that wait at lost nodes are looked at later");
-            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 

@@ -116,7 +116,7 @@ impl Operator {
             let ended_early = |error| Fault::Internal(format!("the task of a denial ended early: {error}"));
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
-        let stored = self.pending.refresh(*intent).await?;
+        let stored = self.pending.refresh_for_decision(*intent).await?;
         let Removal::Removed((escalated, taken)) = self.intents.take_undecided(*intent) else {
             return Err(not_waiting_fault());
         };
@@ -372,7 +372,7 @@ impl Operator {
         let Some(fleet) = self.node.fleet() else {
             return self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await;
         };
-        self.pending.refresh(directive.intent).await?;
+        self.pending.refresh_for_decision(directive.intent).await?;
         let (escalated, taken) = self.take_for_denial(directive.intent).await?;
         let denied = async {
             may_deny()?;
