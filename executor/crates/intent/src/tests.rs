@@ -142,7 +142,6 @@ fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
     intents.waits.release(taken);
     intents.waits.follow(intent, stored(5, &[], true));
     assert_eq!(intents.waits.take_undecided(intent), Removal::Absent);
-    assert_eq!(intents.waits.visible_call(intent, NOW), None, "the claim says what it does");
     assert_eq!(intents.waits.decided().count(), 1);
     let run = intents.waits.take_decided(intent).unwrap().1;
     assert!(intents.waits.take_decided(intent).is_none() && intents.waits.followed().count() == 1);

@@ -355,8 +355,7 @@ impl<C: Content> Waits<C> {
     /// The call of an intent that is reported as waiting without a look-up in the journal.
     #[must_use]
     pub fn visible_call(&self, intent: IntentId, now: OffsetDateTime) -> Option<&C::Call> {
-        let is_visible = |wait: &&Wait<C>| !wait.is_claimed() && !wait.is_decided() && wait.is_pending(now);
-        self.get(intent).filter(is_visible).map(Wait::call)
+        self.get(intent).filter(|wait| !wait.is_claimed() && wait.is_pending(now)).map(Wait::call)
     }
 
     /// The call of an undecided intent, and its wait.
@@ -484,6 +483,13 @@ impl<C: Content> Waits<C> {
         if let Some(wait) = self.by_intent.get_mut(&intent) {
             wait.is_recorded = true;
         }
+    }
+
+    /// Notes that the journal of this executor no longer has the wait of an intent that is decided. Returns its call.
+    pub fn mark_unrecorded(&mut self, intent: IntentId) -> Option<&C::Call> {
+        let wait = self.by_intent.get_mut(&intent).filter(|wait| wait.is_decided() && wait.is_recorded)?;
+        wait.is_recorded = false;
+        Some(&wait.call)
     }
 
     fn insert(&mut self, intent: IntentId, wait: Wait<C>) -> WaitId {

@@ -58,6 +58,9 @@ const MAX_TRIES: usize = 8;
 pub(super) const RUN_ELSEWHERE: &str = "another node of the fleet has run it";
 /// The recorded reason for an intent whose id another call has in the fleet.
 const OTHER_CALL: &str = "another call with its id waits at another node of the fleet";
+/// The recorded reason why an approval no longer counts.
+pub(super) const WIDER_THAN_SHOWN: &str =
+    "its run would get more than its approvers were shown, so it waits for a person again";
 /// The recorded reason for an approved intent that the fleet has lost.
 const LOST_APPROVAL: &str = "the fleet has lost its approval: send it again";
 
@@ -302,6 +305,9 @@ impl Pending {
             // It began to wait here while the servers did not answer.
             self.waits.withdraw_idle(intent, OTHER_CALL).await;
         }
+        if stored.decision().is_none() {
+            self.waits.forget_record(intent, WIDER_THAN_SHOWN).await;
+        }
         let partial_approvals = self.read_approvals(stored);
         self.intents.update(|intents| {
             if self.due_ends.contains(intent) {
@@ -348,12 +354,7 @@ impl Pending {
             _ if !is_idle => {}
             Some(FoundState::Denied(denial)) => {
                 if let Ok(denial) = FleetDenial::read(&denial).map(FleetDenial::into_denial) {
-                    let by = &denial.by;
-                    let recorded =
-                        self.waits.deny_here(intent, by, denial.reason.as_deref(), || Ok(())).await;
-                    if let Err(fault) = recorded {
-                        tracing::debug!(%intent, ?fault, "the denial of an intent is not recorded here yet");
-                    }
+                    self.waits.end_denied(intent, &denial).await;
                 }
             }
             Some(FoundState::Ended(_)) => self.waits.withdraw_idle(intent, RUN_ELSEWHERE).await,
@@ -487,9 +488,14 @@ impl Pending {
         let queued = stored.filter(|stored| stored.waits_for() == WaitsFor::Slot);
         let call = queued.and_then(|stored| VerifiedVerdict::from_node(&stored.call()).ok());
         let Some((call, _)) = call.filter(|(call, _)| filter(&call.agent)) else { return Ok(None) };
+        if self.due_ends.contains(intent) {
+            return Ok(None);
+        }
         let is_denied = self.node.withdraw_in_fleet(fleet, &call, reason).await?;
         if is_denied {
             self.due_ends.note_removal(intent);
+            // A look repeats it.
+            let _removed = self.due_ends.finish(intent).await;
         }
         Ok(Some(is_denied))
     }

@@ -184,8 +184,9 @@ impl Queries {
     /// Returns `true` if a person can see here what they decide on: this node has the tool of the intent, which waits.
     #[must_use]
     pub fn can_show(&self, intent: IntentId) -> bool {
+        let is_alone = self.node.fleet().is_none();
         let has_tool = |escalated: &Escalated, _: &[_]| {
-            self.catalogue.current().usable_tool(&escalated.call().tool).is_some()
+            is_alone || self.catalogue.current().usable_tool(&escalated.call().tool).is_some()
         };
         self.intents.inspect(intent, has_tool).unwrap_or(false)
     }
@@ -391,8 +392,11 @@ impl Queries {
             tracing::debug!(%intent, ?fault, "the state of an intent may be old");
         }
         let now = self.clock.now();
-        let agent_of = |escalated: &Escalated| escalated.call().agent.clone();
-        let visible = self.intents.read(|intents| intents.waits.visible_call(intent, now).map(agent_of));
+        let visible = self.intents.read(|intents| {
+            let agent = intents.waits.visible_call(intent, now)?.call().agent.clone();
+            // The claim says what becomes of a decided one.
+            intents.waits.get(intent).is_some_and(|wait| !wait.is_decided()).then_some(agent)
+        });
         if let Some(agent) = visible {
             return Ok(Some((agent, IntentState::Escalated)));
         }

@@ -1,6 +1,7 @@
 //! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
 
 use super::due_ends::DueEnds;
+use super::engine::stored_calls::DENIED_BY;
 use super::faults::{busy_fault, intent_conflict_fault, stop_fault, unsaved_decision_fault};
 use super::open_intents::{
     MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, RestoredApprovals, is_same_call, owner_of,
@@ -19,7 +20,7 @@ use a2g_journal::{
 };
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
-use a2g_types::fault::Fault;
+use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::AbortReason;
 use a2g_types::tool::Digest;
@@ -186,6 +187,20 @@ impl Waits {
         }
     }
 
+    /// Writes to the journal that an intent whose approval another node has withdrawn waits no longer. The next decision here
+    /// writes its wait again.
+    pub(super) async fn forget_record(&self, intent: IntentId, reason: &'static str) {
+        let now = self.clock.now();
+        let withdrawal = self.intents.update(|intents| {
+            let escalated = intents.waits.mark_unrecorded(intent)?;
+            let end = new_resolution(&self.decisions, escalated, Resolution::Cancelled, reason, now);
+            Some(self.decisions.resolve(vec![end]))
+        });
+        if let Some(recording) = withdrawal {
+            await_withdrawal(recording).await;
+        }
+    }
+
     /// Ends the wait of an intent on which no task acts here, because another node has it.
     pub(super) async fn withdraw_idle(&self, intent: IntentId, reason: &'static str) {
         let now = self.clock.now();
@@ -210,6 +225,28 @@ impl Waits {
         if let Removal::Removed(recording) = removal {
             await_withdrawal(recording).await;
         }
+    }
+
+    /// Ends the wait of an intent on which no task acts here, because a node has denied it.
+    pub(super) async fn end_denied(&self, intent: IntentId, denial: &IntentDenial) {
+        let IntentDenial { by, reason, risk_score: _ } = denial;
+        if by != DENIED_BY {
+            if let Err(fault) = self.deny_here(intent, by, reason.as_deref(), || Ok(())).await {
+                tracing::debug!(%intent, ?fault, "the denial of an intent is not recorded here yet");
+            }
+            return;
+        }
+        // Nobody has denied it: it was cancelled, revoked or stopped.
+        let reason = reason.as_deref().unwrap_or_default();
+        let is_for = |abort: AbortReason| reason == abort.message();
+        let resolution =
+            if is_for(AbortReason::Revoked) { Resolution::Revoked } else { Resolution::Cancelled };
+        let blocked_by = match is_for(AbortReason::Stopped) {
+            true => BlockedBy::Stopped,
+            false => BlockedBy::EscalationPending,
+        };
+        let end = EndOfWait { resolution, author_or_reason: reason, blocked_by, reason };
+        self.end_idle(intent, end).await;
     }
 
     /// Ends a nested call whose parent has ended.

@@ -12,7 +12,7 @@ use crate::run::engine::admission::check_arguments;
 use crate::run::events::RunEventSink;
 use crate::run::faults::{busy_fault, intent_conflict_fault};
 use crate::run::open_intents::Kept;
-use crate::run::pending::RUN_ELSEWHERE;
+use crate::run::pending::{RUN_ELSEWHERE, WIDER_THAN_SHOWN};
 use crate::run::preview::{changed_fault, summarize};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::wait_records::{denial_fault, new_resolution};
@@ -32,9 +32,6 @@ use tracing::Instrument as _;
 const TOO_LATE: &str = "its verdict expired before it could start";
 /// The recorded reason why an approved intent that a person denied at another node did not run.
 const DENIED_ELSEWHERE: &str = "it was denied at another node of the fleet";
-/// The recorded reason why an approval no longer counts.
-const WIDER_THAN_SHOWN: &str =
-    "its run would get more than its approvers were shown, so it waits for a person again";
 /// The recorded reason why an approved intent did not run because of a stop.
 const STOPPED: &str = "an operator has stopped its agent, its tool or everything";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.

@@ -168,61 +168,53 @@ impl Operator {
         approval: PartialApproval,
     ) -> Result<DirectiveOutcome, Fault> {
         let intent = escalated.call().intent;
-        let shared = async {
-            self.pending.record_hold(escalated).await?;
-            match &stored {
-                Some(stored) => {
-                    // As below, because other nodes count it from now on.
-                    let agent = &escalated.call().agent;
-                    self.policies.check_authors(
-                        intent,
-                        std::slice::from_ref(&approval.author),
-                        Some(agent),
-                    )?;
-                    self.pending.add_approval(stored, &approval).await
-                }
-                None => Ok(()),
-            }
-        };
-        if let Err(fault) = shared.await {
+        let counted = self.write_partial_approval(escalated, taken, stored.as_ref(), &approval).await;
+        if let Err(fault) = counted {
             self.intents.release_taken(taken);
             return Err(fault);
         }
         let by = approval.author.name().to_owned();
-        let recorded = ResolvedIntent {
-            manifest: approval.manifest.clone(),
-            basis: approval.basis.map(DecisionBasis::hash),
-            ..new_decision(&self.decisions, escalated, Resolution::PartlyApproved, &by, self.clock.now())
-        };
-        let recording = self.intents.read(|intents| {
-            intents.waits.check_current(taken).map_err(outdated_fault)?;
-            let agent = &escalated.call().agent;
-            self.policies.check_authors(intent, std::slice::from_ref(&approval.author), Some(agent))?;
-            Ok(self.decisions.resolve(vec![recorded]))
-        });
-        let recording = match recording {
-            Ok(recording) => recording,
-            Err(fault) => {
-                self.intents.release_taken(taken);
-                return Err(fault);
-            }
-        };
-        match recording.await {
-            Ok(0) => {
-                self.intents.end_wait(taken);
-                return Err(not_waiting_fault());
-            }
-            Ok(_one) => {}
-            Err(error) => {
-                self.intents.release_taken(taken);
-                return Err(Fault::from(error));
-            }
-        }
         self.intents
             .update(|intents| intents.waits.release_with_approval(taken, approval))
             .map_err(outdated_fault)?;
         tracing::info!(%intent, caller = by, "approved, and needs another person's approval");
         Ok(DirectiveOutcome::NeedsMoreApprovals)
+    }
+
+    /// Writes an approval of an intent that needs more of them to the journal, and to the fleet, if there is one: from then
+    /// on it counts.
+    async fn write_partial_approval(
+        &self,
+        escalated: &Escalated,
+        taken: WaitId,
+        stored: Option<&PendingIntent>,
+        approval: &PartialApproval,
+    ) -> Result<(), Fault> {
+        let Call { intent, agent, .. } = escalated.call();
+        self.pending.record_hold(escalated).await?;
+        let by = approval.author.name();
+        let recorded = ResolvedIntent {
+            manifest: approval.manifest.clone(),
+            basis: approval.basis.map(DecisionBasis::hash),
+            ..new_decision(&self.decisions, escalated, Resolution::PartlyApproved, by, self.clock.now())
+        };
+        let recording = self.intents.read(|intents| {
+            intents.waits.check_current(taken).map_err(outdated_fault)?;
+            self.policies.check_authors(*intent, std::slice::from_ref(&approval.author), Some(agent))?;
+            Ok::<_, Fault>(self.decisions.resolve(vec![recorded]))
+        });
+        match recording?.await {
+            Ok(0) => {
+                self.intents.end_wait(taken);
+                return Err(not_waiting_fault());
+            }
+            Ok(_one) => {}
+            Err(error) => return Err(Fault::from(error)),
+        }
+        match stored {
+            Some(stored) => self.pending.add_approval(stored, approval).await,
+            None => Ok(()),
+        }
     }
 
     /// Combines an approval with the earlier ones of the intent, under the operator's rules. The run gets only what all
