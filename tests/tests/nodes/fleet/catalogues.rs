@@ -214,7 +214,7 @@ fn permit(client: &mut a2a::Client, task: &str, option: &str) -> Value {
 }
 
 #[test]
-fn a_call_on_which_a_person_decides_waits_at_a_node_with_its_tool() {
+fn a_call_on_which_a_person_decides_runs_at_a_node_with_its_tool() {
     let Some((nodes, _empty)) = nodes_with_people() else { return };
     let Nodes { fleet, one: bare, two: full, agent, approver, .. } = &nodes;
     let [approved, denied, cancelled] =
@@ -224,7 +224,7 @@ fn a_call_on_which_a_person_decides_waits_at_a_node_with_its_tool() {
     let mut other = approved.0.clone();
     other["arguments"]["path"] = json!("/workspace/other");
     error(&ask(bare, agent, "a2g/intent", &other), -32600);
-    for (node, count) in [("one", 0), ("two", 3)] {
+    for (node, count) in [("one", 3), ("two", 0)] {
         fleet.wait_for(full.home(), node, |node| node["waiting"] == count);
     }
     let invalid = intent("write_file", json!({ "path": 1, "content": ESCALATES }));
@@ -266,7 +266,7 @@ fn a_call_that_two_nodes_pass_on_at_once_goes_on_waiting() {
 }
 
 #[test]
-fn a_call_on_which_nobody_decides_ends_at_the_node_that_holds_it() {
+fn a_call_on_which_nobody_decides_ends_at_all_nodes() {
     let Some(UnequalNodes { fleet, bare, full, .. }) = UnequalNodes::start() else { return };
     let mut call = execute("write_file", write("late", "x"));
     call["verdict"]["verdict"] = json!("ESCALATE");
@@ -274,7 +274,7 @@ fn a_call_on_which_nobody_decides_ends_at_the_node_that_holds_it() {
     let held = bare.rpc("a2g/execute", &call);
     assert_eq!(error(&held, -32000)["data"]["blocked_by"], "escalation_pending", "{held}");
     assert_eq!(fleet.waits(), 1);
-    // No request names the intent, so only the check of its node ends it.
+    // No request names the intent, so only a look of its node ends it.
     eventually("the fleet stores no wait", || (fleet.waits() == 0).then_some(()));
     let id = json!({ "intent_id": id_of(&call), "decision": "APPROVED" });
     error(&full.rpc("g2a/directive", &id), -32602);
@@ -282,7 +282,7 @@ fn a_call_on_which_nobody_decides_ends_at_the_node_that_holds_it() {
 }
 
 #[test]
-fn the_governor_of_a_node_decides_on_what_another_one_holds() {
+fn the_governor_of_a_node_decides_on_what_another_one_runs() {
     let (empty, governor) = (Catalogue::empty(), Governor::start(&[methods::policy()]));
     let Some(nodes) = Nodes::start_with(|node, options| match node {
         "one" => options.catalogue(&empty).governor(&governor.web_socket_url()),
@@ -323,10 +323,10 @@ fn a_task_of_a_node_without_its_tool_is_permitted_there() {
     permit(&mut people, &denied, "denied");
     tasks.until(&denied, "rejected");
     assert_eq!(tasks.result("tasks/cancel", json!({ "id": canceled }))["status"]["state"], "canceled");
-    // Its own node has the whole task, and the node that holds its call answers once that one is lost.
+    // Its own node has the whole task, and any other one answers once that one is lost.
     let mut there = a2a::Client::with(&full, &agent);
     assert_eq!(there.task(&lost), tasks.task(&lost));
-    // A task goes on waiting while the node that holds its call starts again.
+    // A task goes on waiting while the node that has its tool starts again.
     let full = Executor::start_in(full.kill());
     assert_eq!(tasks.task(&lost)["status"]["state"], "input-required");
     let home = bare.kill();
@@ -348,7 +348,7 @@ fn a_task_of_a_node_without_its_tool_is_permitted_there() {
 #[test]
 fn a_client_of_mcp_waits_for_a_decision_at_another_node() {
     let Some((mut nodes, _empty)) = nodes_with_people() else { return };
-    // The form lets nobody decide on a call that waits at another node.
+    // The form lets nobody decide on a call whose tool another node has.
     let both = nodes.list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
     nodes.one.process().hang_up();
     let Nodes { one: bare, two: full, approver, .. } = &nodes;
@@ -383,29 +383,4 @@ fn a_client_of_mcp_waits_for_a_decision_at_another_node() {
     assert_eq!(withdrawn["result"]["_meta"]["a2g/error"]["blocked_by"], "escalation_pending", "{withdrawn}");
     error(&decide(full, approver, &id, "APPROVED"), -32602);
     assert_eq!(full.file("withdrawn"), None);
-}
-
-#[test]
-fn a_copied_message_lets_no_call_wait_again() {
-    let Some((nodes, _empty)) = nodes_with_people() else { return };
-    let Nodes { fleet, one: bare, two: full, operator, .. } = &nodes;
-    let mut copies = fleet.servers.client(0, "a2g-live.tests.>");
-    let (_, id) = nodes.escalate_at(&[bare], "copied");
-    let (copy, nonce) = loop {
-        let (_, message) = copies.receive();
-        // The JSON follows the authentication code.
-        let value: Value = serde_json::from_slice(&message[32..]).unwrap();
-        if value["text"].as_str().is_some_and(|text| text.contains(r#""question":"hold""#)) {
-            break (message, value["nonce"].as_str().unwrap().to_owned());
-        }
-    };
-    let target = json!({ "tool": "write_file" });
-    let stop = json!({ "target": target, "reason": "a test" });
-    assert_eq!(result(&ask(full, operator, "a2g/stop", &stop))["aborted"], 1);
-    result(&ask(full, operator, "a2g/resume", &json!({ "target": target })));
-    let is_reply = |subject: &str| subject == format!("a2g-live.tests.reply.one.{nonce}");
-    while !is_reply(&copies.receive().0) {}
-    copies.publish("a2g-live.tests.ask", "", &copy);
-    while !is_reply(&copies.receive().0) {}
-    assert_eq!(nodes.state(full, &id), "unknown");
 }

@@ -64,7 +64,7 @@ fn a_task_that_waits_at_a_lost_node_runs_at_another() {
     assert_eq!((one.file("waits"), one.file("canceled")), (None, None));
     assert_eq!(fleet.reports_of(&waits).len(), 1);
     eventually("no call is stored any more", || {
-        let filter = json!({ "subjects_filter": "a2g.tests.*.call.>" });
+        let filter = json!({ "subjects_filter": "a2g.tests.*.wait.>" });
         let stream = fleet.servers.ask(0, "$JS.API.STREAM.INFO.A2G_tests", &filter)?;
         (stream["state"]["messages"].is_u64() && stream["state"]["subjects"].is_null()).then_some(())
     });
@@ -87,7 +87,7 @@ fn a_task_that_waits_runs_after_the_restart_of_its_node() {
 }
 
 #[test]
-fn an_orphan_waits_for_its_tool_and_can_be_cancelled() {
+fn a_task_of_a_lost_node_waits_for_its_tool_and_can_be_cancelled() {
     let Some(fleet) = Fleet::start() else { return };
     let (one, mut here) = full_node(&fleet, "one");
     let [waits, canceled] = begin_waiting(&one, &mut here, ["waits", "canceled"]);

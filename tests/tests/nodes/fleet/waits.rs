@@ -1,6 +1,5 @@
-//! Intents that wait for a person at a node that is lost or leaves.
+//! Intents that wait for a person, and whose node is lost or leaves.
 
-use super::LEASE;
 use super::elsewhere::{Nodes, ask, decide};
 use harness::methods::{ESCALATES, write};
 use harness::*;
@@ -12,14 +11,6 @@ fn state(node: &Executor, token: &str, id: &Value) -> Value {
 
 fn wait_until(node: &Executor, token: &str, id: &Value, expected: &str) {
     eventually(&format!("the intent is {expected}"), || (state(node, token, id) == expected).then_some(()));
-}
-
-/// Decides on an intent as soon as a node that runs has it.
-fn decide_when_held(node: &Executor, token: &str, id: &Value, decision: &str) -> Value {
-    eventually("a node that runs has the intent", || {
-        let answer = decide(node, token, id, decision);
-        (answer["error"]["code"] != -32003).then_some(answer)
-    })
 }
 
 /// The message of the error that a call gets.
@@ -44,7 +35,7 @@ fn an_intent_that_waits_at_a_lost_node_is_decided_at_another() {
     assert_eq!(result(&ask(&one, &agent, "a2g/cancel", &early.1))["cancelled"], true);
     let home = one.kill();
     for (_, id) in [&approved, &denied, &cancelled, &waits] {
-        wait_until(&two, &agent, id, "escalated");
+        assert_eq!(state(&two, &agent, id), "escalated");
     }
     let mut there = a2a::Client::with(&two, &agent);
     for id in [&task, &stopped] {
@@ -53,7 +44,8 @@ fn an_intent_that_waits_at_a_lost_node_is_decided_at_another() {
     assert_eq!(there.result("tasks/cancel", json!({ "id": stopped }))["status"]["state"], "canceled");
     assert_ne!(state(&two, &agent, &early.1), "escalated");
     for (id, decision) in [(&approved.1, "APPROVED"), (&task_id, "APPROVED"), (&denied.1, "DENIED")] {
-        assert_eq!(result(&decide_when_held(&two, &approver, id, decision))["accepted"], true);
+        // At once: nothing has to know first that its node is lost.
+        assert_eq!(result(&decide(&two, &approver, id, decision))["accepted"], true);
     }
     assert_eq!(result(&ask(&two, &agent, "a2g/cancel", &cancelled.1))["cancelled"], true);
     for id in [&approved.1, &task_id] {
@@ -107,14 +99,14 @@ fn an_intent_that_waits_at_a_lost_node_is_decided_at_another() {
 }
 
 #[test]
-fn a_node_that_leaves_hands_over_what_waits_there() {
+fn an_intent_of_a_node_that_has_left_is_decided_at_another() {
     let Some(nodes) = Nodes::start() else { return };
     let waits = nodes.escalate("waits");
     let Nodes { mut one, two, agent, approver, .. } = nodes;
     one.process().terminate();
     one.process().wait_for_exit();
-    wait_until(&two, &agent, &waits, "escalated");
-    assert_eq!(result(&decide_when_held(&two, &approver, &waits, "APPROVED"))["accepted"], true);
+    assert_eq!(state(&two, &agent, &waits), "escalated");
+    assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
     wait_until(&two, &agent, &waits, "finished");
     assert_eq!((one.file("waits"), two.file("waits").as_deref()), (None, Some(ESCALATES)));
 }
@@ -126,7 +118,7 @@ fn an_intent_waits_once_after_all_nodes_have_started_again() {
     let Nodes { fleet, mut one, two, agent, approver, .. } = nodes;
     one.process().terminate();
     one.process().wait_for_exit();
-    wait_until(&two, &agent, &waits, "escalated");
+    assert_eq!(state(&two, &agent, &waits), "escalated");
     let [one, two] = [one.kill(), two.kill()].map(Executor::start_in_until_it_listens);
     for (node, count) in [("one", 1), ("two", 0)] {
         fleet.wait_for(one.home(), node, |node| node["waiting"] == count);
@@ -135,7 +127,44 @@ fn an_intent_waits_once_after_all_nodes_have_started_again() {
     for node in [&one, &two] {
         wait_until(node, &agent, &waits, "finished");
     }
-    assert_eq!((one.file("waits").as_deref(), two.file("waits")), (Some(ESCALATES), None));
+    assert_eq!((one.file("waits"), two.file("waits").as_deref()), (None, Some(ESCALATES)));
+}
+
+#[test]
+fn an_approved_intent_runs_although_the_node_of_its_approver_is_lost() {
+    // It has no slot: the approved intent waits for one there until that node is lost.
+    let Some(nodes) = Nodes::start_with(|node, options| match node {
+        "two" => options.set("executor.concurrent", 1),
+        _ => options,
+    }) else {
+        return;
+    };
+    let waits = nodes.escalate("waits");
+    let Nodes { fleet, one, two, agent, approver, .. } = nodes;
+    let call = execute("gate", json!({}));
+    let address = two.address();
+    let token = agent.clone();
+    let blocking = std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/execute", &call));
+    two.wait_at_the_gate(1);
+    assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
+    assert_eq!(one.file("waits"), None);
+    let home = two.kill();
+    drop(blocking.join());
+    wait_until(&one, &agent, &waits, "finished");
+    assert_eq!(one.file("waits").as_deref(), Some(ESCALATES));
+    // The journal of the approver's node has the approval, and says who has run it.
+    let two = Executor::start_in(home);
+    eventually("the end is recorded", || {
+        let is_end =
+            |record: &Value| record["kind"] == "cancelled" && record["intent_id"] == waits["intent_id"];
+        records(two.home()).iter().any(is_end).then_some(())
+    });
+    assert_eq!(two.file("waits"), None);
+    assert_eq!(fleet.reports_of(waits["intent_id"].as_str().unwrap()).len(), 1);
+    for node in [&one, &two] {
+        let verified = node.home().run(&["journal", "verify"]);
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    }
 }
 
 #[test]
@@ -191,7 +220,7 @@ fn a_cancellation_in_an_outage_holds_at_all_nodes_later() {
 }
 
 #[test]
-fn an_intent_whose_tool_the_taker_lacks_waits_at_the_next_node_that_has_it() {
+fn an_intent_that_is_approved_where_its_tool_is_missing_runs_at_the_next_node_that_has_it() {
     let empty = Catalogue::empty();
     let Some(nodes) = Nodes::start_with(|node, options| match node {
         "two" => options.catalogue(&empty),
@@ -203,23 +232,13 @@ fn an_intent_whose_tool_the_taker_lacks_waits_at_the_next_node_that_has_it() {
         ["moved", "cancelled"].map(|name| nodes.escalate_at(&[&nodes.one], name));
     let Nodes { fleet, list, one, two: bare, agent, other, approver, .. } = nodes;
     let _home = one.kill();
-    fleet.wait_for(bare.home(), "one", |node| node["state"] == "lost");
-    // The node that is lost may not have answered in time.
-    eventually("another node's wait has a state", || {
-        let answer = ask(&bare, &agent, "a2g/status", &id);
-        let is_due = answer["error"]["data"]["retry_after_ms"].is_u64();
-        assert!(is_due || answer["result"]["state"] == "escalated", "{answer}");
-        (!is_due).then_some(())
-    });
+    assert_eq!(state(&bare, &agent, &id), "escalated");
     error(&ask(&bare, &other, "a2g/status", &id), -32602);
-    error(&decide(&bare, &approver, &id, "APPROVED"), -32003);
     assert_eq!(result(&ask(&bare, &other, "a2g/cancel", &cancelled_id))["cancelled"], false);
     assert_eq!(result(&ask(&bare, &agent, "a2g/cancel", &cancelled_id))["cancelled"], true);
+    assert_eq!(result(&decide(&bare, &approver, &id, "APPROVED"))["accepted"], true);
+    assert_eq!(state(&bare, &agent, &id), "escalated", "no node can run it yet");
     let full = Executor::start(list.of(fleet.options("three")));
-    // Before a lease that this node has not seen renewed expires.
-    eventually_within(LEASE, "the intent is approved", || {
-        decide(&bare, &approver, &id, "APPROVED")["result"]["accepted"].as_bool()
-    });
     wait_until(&bare, &agent, &id, "finished");
     assert_eq!((full.file("moved").as_deref(), full.file("cancelled")), (Some(ESCALATES), None));
     assert_eq!(fleet.reports_of(id["intent_id"].as_str().unwrap()).len(), 1);
