@@ -76,9 +76,7 @@ pub use nats::{InitMode, InitReply, NatsStore as ServerStore, connect, init, ope
 #[cfg(not(feature = "nats"))]
 pub use no_nats::{NoStore as ServerStore, connect};
 pub use orders::{Order, Orders};
-pub use pending::{
-    Added, Decision, EarlierApprovals, NewPending, PendingIntent, PendingIntents, RunsAt, WaitsFor,
-};
+pub use pending::{Added, Change, Decision, NewPending, PendingIntent, PendingIntents, RunsAt, WaitsFor};
 pub use seal::FleetKey;
 pub use settings::{FleetSettings, Login};
 pub use store::{Store, StoredValue, Write};

@@ -151,6 +151,22 @@ impl PendingIntent {
     }
 }
 
+/// A change of a pending intent.
+#[derive(Debug)]
+pub enum Change {
+    /// Somebody has decided.
+    Decide(Decision),
+    /// Somebody has approved an intent that needs more approvals.
+    AddApproval(Box<RawValue>),
+    /// The approvals so far no longer count.
+    ForgetApprovals,
+    /// The decision is withdrawn: the intent waits for a person again.
+    WaitAgain {
+        /// The number of the new wait.
+        number: u64,
+    },
+}
+
 /// The result of [`PendingIntents::add`].
 #[derive(Debug)]
 pub enum Added {
@@ -206,80 +222,28 @@ impl<S: Store> PendingIntents<S> {
         Ok(found.map(|(record, revision)| PendingIntent { intent, revision, record }))
     }
 
-    /// Decides on an intent as it was read. Returns `None` if it has changed since.
+    /// Changes an intent as it was read. Returns `None` if it has changed since, or if it is decided and the change is
+    /// a decision or an approval.
     ///
     /// # Errors
-    /// [`FleetError`]; the intent may be decided.
-    pub async fn decide(
-        &self,
-        pending: &PendingIntent,
-        decision: Decision,
-    ) -> Result<Option<PendingIntent>, FleetError> {
-        if pending.decision().is_some() {
-            return Ok(None);
-        }
-        self.change(pending, |record| record.decision = Some(decision)).await
-    }
-
-    /// Adds an approval of an intent that needs more of them, as for [`Self::decide`]. `earlier` says whether the earlier
-    /// ones stay.
-    ///
-    /// # Errors
-    /// [`FleetError`]; the approval may count.
-    pub async fn add_approval(
-        &self,
-        pending: &PendingIntent,
-        approval: Box<RawValue>,
-        earlier: EarlierApprovals,
-    ) -> Result<Option<PendingIntent>, FleetError> {
-        if pending.decision().is_some() {
-            return Ok(None);
-        }
-        let add = |record: &mut PendingRecord| {
-            match earlier {
-                EarlierApprovals::Keep => {}
-                EarlierApprovals::Forget => record.approvals.clear(),
-            }
-            record.approvals.push(approval);
-        };
-        self.change(pending, add).await
-    }
-
-    /// Forgets the approvals so far, as for [`Self::decide`].
-    ///
-    /// # Errors
-    /// [`FleetError`]; the call can be repeated.
-    pub async fn forget_approvals(
-        &self,
-        pending: &PendingIntent,
-    ) -> Result<Option<PendingIntent>, FleetError> {
-        self.change(pending, |record| record.approvals.clear()).await
-    }
-
-    /// Withdraws the approval of an intent, which waits for a person again, with this number, as for [`Self::decide`].
-    ///
-    /// # Errors
-    /// [`FleetError`]; the call can be repeated.
-    pub async fn wait_again(
-        &self,
-        pending: &PendingIntent,
-        number: u64,
-    ) -> Result<Option<PendingIntent>, FleetError> {
-        let withdraw = |record: &mut PendingRecord| {
-            record.number = number;
-            record.approvals.clear();
-            record.decision = None;
-        };
-        self.change(pending, withdraw).await
-    }
-
-    async fn change(
+    /// [`FleetError`]; the change may have been made.
+    pub async fn change(
         &self,
         PendingIntent { intent, revision, record }: &PendingIntent,
-        change: impl FnOnce(&mut PendingRecord),
+        change: Change,
     ) -> Result<Option<PendingIntent>, FleetError> {
         let mut record = record.clone();
-        change(&mut record);
+        match change {
+            Change::Decide(_) | Change::AddApproval(_) if record.decision.is_some() => return Ok(None),
+            Change::Decide(decision) => record.decision = Some(decision),
+            Change::AddApproval(approval) => record.approvals.push(approval),
+            Change::ForgetApprovals => record.approvals.clear(),
+            Change::WaitAgain { number } => {
+                record.number = number;
+                record.approvals.clear();
+                record.decision = None;
+            }
+        }
         match self.member.store.update(&key_of(*intent), &encode(&record)?, *revision).await? {
             Write::Done(revision) => Ok(Some(PendingIntent { intent: *intent, revision, record })),
             Write::Conflict => Ok(None),
@@ -374,15 +338,6 @@ impl<S: Store> PendingIntents<S> {
             Some(Decision::Denied { .. }) | None => false,
         }))
     }
-}
-
-/// What becomes of the earlier approvals of an intent when one is added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EarlierApprovals {
-    /// They count.
-    Keep,
-    /// They were forgotten, because the list of callers has changed.
-    Forget,
 }
 
 fn key_of(intent: IntentId) -> String {

@@ -21,7 +21,7 @@ use super::policies::Policies;
 use super::preview::{DecisionBasis, changed_fault};
 use super::waits::{EXPIRED_UNDECIDED, Held, Waits, not_waiting_fault};
 use super::{AgentFilter, IntentState};
-use a2g_fleet::{Added, Decision, EarlierApprovals, FleetError, FoundState, NewPending, RunsAt, WaitsFor};
+use a2g_fleet::{Added, Change, Decision, FleetError, FoundState, NewPending, RunsAt, WaitsFor};
 pub(super) use a2g_fleet::{MAX_MESSAGE_BYTES, PendingIntent};
 use a2g_govern::{Escalated, VerifiedVerdict};
 use a2g_intent::{StoredWait, Wait, WaitId};
@@ -101,25 +101,16 @@ pub(super) struct SlotWait {
 /// An approval, as the fleet stores it.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredApproval {
+    /// The names of all who have approved.
     by: String,
+    /// Of an intent that needs more approvals: read by [`a2g_govern::Callers::author_from_node`].
+    author: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "v1::optional_manifest")]
     manifest: Option<Manifest>,
     basis: Option<Digest>,
+    /// The grants that were shown.
     #[serde(with = "v1::grants")]
     grants: Vec<GrantSummary>,
-}
-
-/// An approval of an intent that needs more of them, as the fleet stores it.
-#[derive(Debug, Serialize, Deserialize)]
-struct StoredPartialApproval {
-    /// Read by [`a2g_govern::Callers::author_from_node`].
-    author: Value,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "v1::optional_manifest")]
-    manifest: Option<Manifest>,
-    basis: Option<Digest>,
-    /// One grant.
-    #[serde(with = "v1::grants")]
-    grant: Vec<GrantSummary>,
 }
 
 /// The result of storing an intent that is held here.
@@ -380,7 +371,7 @@ impl Pending {
             tracing::debug!(?fault, "the fleet does not have all ends of intents yet");
         }
         let list_changes = self.list_changes.load(Relaxed);
-        if list_changes != self.forgotten.load(Relaxed) {
+        if self.must_forget() {
             fleet.pending.read_all_again().await;
         }
         for stored in fleet.pending.changed().await? {
@@ -411,10 +402,9 @@ impl Pending {
         if is_left || has_no_parent {
             return fleet.pending.remove_unchanged(&stored).await;
         }
-        let must_forget = self.list_changes.load(Relaxed) != self.forgotten.load(Relaxed);
         let mut latest = stored;
-        while must_forget && latest.approvals().next().is_some() {
-            latest = match fleet.pending.forget_approvals(&latest).await? {
+        while self.must_forget() && latest.approvals().next().is_some() {
+            latest = match fleet.pending.change(&latest, Change::ForgetApprovals).await? {
                 Some(changed) => changed,
                 None => match fleet.pending.read(latest.intent).await? {
                     Some(changed) => changed,
@@ -564,68 +554,78 @@ impl Pending {
         self.waits.record_hold(escalated).await
     }
 
+    /// Changes an intent as it was read for a decision.
+    ///
+    /// # Errors
+    /// If somebody else has decided or approved meanwhile; [`Fault::Busy`] if the fleet cannot be reached: the change may
+    /// have been made.
+    async fn change(&self, stored: &PendingIntent, change: Change) -> Result<PendingIntent, Fault> {
+        let Some(fleet) = self.node.fleet() else { return Ok(stored.clone()) };
+        let changed = fleet.pending.change(stored, change).await.map_err(|error| self.fault(&error))?;
+        changed.ok_or_else(changed_fault)
+    }
+
     /// Decides that an intent may run, as it was read. `is_run_here` is `true` if this node runs it first.
     ///
     /// # Errors
-    /// If somebody else has decided or approved meanwhile; [`Fault::Busy`] if the fleet cannot be reached: it may be
-    /// approved.
+    /// As for [`Self::change`].
     pub(super) async fn approve(
         &self,
         stored: &PendingIntent,
         approval: &Approval,
         is_run_here: bool,
     ) -> Result<(), Fault> {
-        let Some(fleet) = self.node.fleet() else { return Ok(()) };
-        let node = is_run_here.then(|| fleet.member.node().clone());
+        let node = self.node.name().filter(|_| is_run_here).cloned();
         let Approval { by, manifest, basis, grants } = approval.clone();
-        let approval = StoredApproval { by, manifest, basis: basis.map(Digest), grants };
-        let decision = Decision::Approved { node, approval: to_raw(&approval)? };
-        let decided = fleet.pending.decide(stored, decision).await.map_err(|error| self.fault(&error))?;
-        decided.map(drop).ok_or_else(changed_fault)
+        let approval =
+            to_raw(&StoredApproval { by, author: None, manifest, basis: basis.map(Digest), grants })?;
+        self.change(stored, Change::Decide(Decision::Approved { node, approval })).await.map(drop)
     }
 
-    /// Adds an approval of an intent that needs more of them, as for [`Self::approve`].
+    /// Adds an approval of an intent that needs more of them, as it was read.
     ///
     /// # Errors
-    /// As for [`Self::approve`].
+    /// As for [`Self::change`].
     pub(super) async fn add_approval(
         &self,
         stored: &PendingIntent,
         approval: &PartialApproval,
     ) -> Result<(), Fault> {
-        let Some(fleet) = self.node.fleet() else { return Ok(()) };
         let PartialApproval { author, manifest, grant, basis } = approval;
-        // Others do not count.
-        let Some(author) = author.to_node() else {
-            return Err(Fault::Internal("an approval of somebody who is not listed counts".to_owned()));
-        };
-        let approval = StoredPartialApproval {
-            author,
+        let approval = to_raw(&StoredApproval {
+            by: author.name().to_owned(),
+            author: author.to_node(),
             manifest: manifest.clone(),
             basis: basis.map(|basis| Digest(basis.hash())),
-            grant: vec![grant.clone()],
+            grants: vec![grant.clone()],
+        })?;
+        let are_forgotten = self.must_forget() && stored.approvals().next().is_some();
+        let stored = match are_forgotten {
+            true => self.change(stored, Change::ForgetApprovals).await?,
+            false => stored.clone(),
         };
-        let has_earlier = self.read_approvals(stored).len() == stored.approvals().count();
-        let earlier = if has_earlier { EarlierApprovals::Keep } else { EarlierApprovals::Forget };
-        let added = fleet.pending.add_approval(stored, to_raw(&approval)?, earlier).await;
-        added.map_err(|error| self.fault(&error))?.map(drop).ok_or_else(changed_fault)
+        self.change(&stored, Change::AddApproval(approval)).await.map(drop)
+    }
+
+    /// Returns `true` if the list of callers has changed, and the fleet may still have earlier approvals.
+    fn must_forget(&self) -> bool {
+        self.list_changes.load(Relaxed) != self.forgotten.load(Relaxed)
     }
 
     /// The approvals of an intent that needs more of them; none after a change of the list of callers, until the fleet has
     /// forgotten them.
     fn read_approvals(&self, stored: &PendingIntent) -> Vec<PartialApproval> {
-        if self.list_changes.load(Relaxed) != self.forgotten.load(Relaxed) {
+        if self.must_forget() {
             return Vec::new();
         }
-        stored.approvals().filter_map(|text| self.read_approval(&text)).collect()
+        stored.approvals().filter_map(|text| self.read_partial_approval(&text)).collect()
     }
 
-    fn read_approval(&self, text: &NodeText) -> Option<PartialApproval> {
+    fn read_partial_approval(&self, text: &NodeText) -> Option<PartialApproval> {
         let author = self.policies.callers().load().author_from_node(text)?;
-        let StoredPartialApproval { author: _, manifest, basis, grant } =
-            serde_json::from_str(text.as_str()).ok()?;
+        let StoredApproval { manifest, basis, grants, .. } = serde_json::from_str(text.as_str()).ok()?;
         let basis = basis.map(|Digest(hash)| DecisionBasis::from_hash(hash));
-        Some(PartialApproval { author, manifest, grant: grant.into_iter().next()?, basis })
+        Some(PartialApproval { author, manifest, grant: grants.into_iter().next()?, basis })
     }
 
     /// Forgets the approvals of all intents that need more of them, because the list of callers has changed.
@@ -636,34 +636,16 @@ impl Pending {
     /// Forgets the approvals of one intent that needs more of them. If the fleet cannot be reached, the next approval is
     /// compared with them again.
     pub(super) async fn forget_approvals_of(&self, stored: &PendingIntent) {
-        let Some(fleet) = self.node.fleet() else { return };
-        if let Err(error) = fleet.pending.forget_approvals(stored).await {
-            tracing::debug!(%error, "the approvals of an intent are not forgotten yet");
-        }
+        let _compared_again = self.change(stored, Change::ForgetApprovals).await;
     }
 
     /// Lets an approved intent wait for a person again. Returns `false` if its approval was withdrawn before, or if the
     /// fleet cannot be reached.
     pub(super) async fn wait_again(&self, intent: IntentId, number: u64) -> bool {
-        let Some(fleet) = self.node.fleet() else { return true };
-        let withdraw = async {
-            match fleet.pending.read(intent).await? {
-                Some(stored) if is_approved(&stored, number) => {
-                    fleet.pending.wait_again(&stored, number.wrapping_add(1)).await
-                }
-                Some(_) | None => Ok(None),
-            }
-        };
-        if !self.is_stored(intent) {
-            return true;
-        }
-        match withdraw.await {
-            Ok(withdrawn) => withdrawn.is_some(),
-            Err(error) => {
-                tracing::debug!(%intent, %error, "the approval of an intent is not withdrawn yet");
-                false
-            }
-        }
+        let Some(fleet) = self.node.fleet().filter(|_| self.is_stored(intent)) else { return true };
+        let Ok(Some(stored)) = fleet.pending.read(intent).await else { return false };
+        let again = Change::WaitAgain { number: number.wrapping_add(1) };
+        is_approved(&stored, number) && self.change(&stored, again).await.is_ok()
     }
 
     /// Decides that an intent never runs. Its denial has to take the claim afterwards.
@@ -682,7 +664,7 @@ impl Pending {
                 None => {}
             }
             let decision = Decision::Denied { denial: denial.to_raw()? };
-            let decided = fleet.pending.decide(&stored, decision).await;
+            let decided = fleet.pending.change(&stored, Change::Decide(decision)).await;
             if decided.map_err(|error| self.fault(&error))?.is_some() {
                 return Ok(());
             }
@@ -717,7 +699,7 @@ impl Pending {
 /// Reads an approval that the fleet stores.
 fn read_approval(approval: &RawValue) -> Result<Approval, Fault> {
     let read = serde_json::from_str(approval.get());
-    let StoredApproval { by, manifest, basis, grants } =
+    let StoredApproval { by, author: _, manifest, basis, grants } =
         read.map_err(|error| Fault::Internal(error.to_string()))?;
     Ok(Approval { by, manifest, basis: basis.map(|Digest(hash)| hash), grants })
 }

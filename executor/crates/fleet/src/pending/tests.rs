@@ -204,7 +204,7 @@ struct History {
 impl History {
     async fn approve(&self, node: &Node) {
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
-        if let Ok(Some(_)) = node.pending.decide(&found, approved("ann")).await {
+        if let Ok(Some(_)) = node.pending.change(&found, Change::Decide(approved("ann"))).await {
             self.ledger.lock().approved.push(found.number());
         }
     }
@@ -212,7 +212,7 @@ impl History {
     async fn deny(&self, node: &Node) {
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
         let decision = Decision::Denied { denial: raw("no") };
-        if let Ok(Some(_)) = node.pending.decide(&found, decision).await
+        if let Ok(Some(_)) = node.pending.change(&found, Change::Decide(decision)).await
             && self.complete_denial(node).await
         {
             self.ledger.lock().denied.push(found.number());
@@ -238,7 +238,10 @@ impl History {
     async fn withdraw(&self, node: &Node) {
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
         let is_approved = matches!(found.decision(), Some(Decision::Approved { .. }));
-        if is_approved && let Ok(Some(_)) = node.pending.wait_again(&found, found.number() + 1).await {
+        if is_approved
+            && let Ok(Some(_)) =
+                node.pending.change(&found, Change::WaitAgain { number: found.number() + 1 }).await
+        {
             self.ledger.lock().withdrawn.insert(found.number());
         }
     }
@@ -379,26 +382,24 @@ fn every_node_follows_the_changes_and_the_ends() {
     let changed = |node: &Node| ids(finish(node.pending.changed()).unwrap());
     assert_eq!(changed(two), [kept, ended], "in the order of their revisions");
     assert_eq!(changed(two), []);
-    let approval = finish(two.pending.add_approval(&pending[0], raw("ann"), EarlierApprovals::Keep));
-    let once = approval.unwrap().unwrap();
+    let change =
+        |node: &Node, found: &PendingIntent, change| finish(node.pending.change(found, change)).unwrap();
+    let once = change(two, &pending[0], Change::AddApproval(raw("ann"))).unwrap();
     assert_eq!(changed(two), [kept]);
     assert_eq!(changed(three), [ended, kept]);
-    // An approval counts only if nothing has changed, and may replace earlier ones.
-    let stale = finish(three.pending.add_approval(&pending[0], raw("bob"), EarlierApprovals::Keep));
-    assert!(stale.unwrap().is_none());
-    let twice =
-        finish(three.pending.add_approval(&once, raw("bob"), EarlierApprovals::Keep)).unwrap().unwrap();
+    // An approval counts only if nothing has changed.
+    assert!(change(three, &pending[0], Change::AddApproval(raw("bob"))).is_none());
+    let twice = change(three, &once, Change::AddApproval(raw("bob"))).unwrap();
     let texts =
         |found: &PendingIntent| found.approvals().map(|text| text.as_str().to_owned()).collect::<Vec<_>>();
     assert_eq!(texts(&twice), ["\"ann\"", "\"bob\""]);
-    let forgot =
-        finish(one.pending.add_approval(&twice, raw("eve"), EarlierApprovals::Forget)).unwrap().unwrap();
-    assert_eq!(texts(&forgot), ["\"eve\""]);
-    let none = finish(one.pending.forget_approvals(&forgot)).unwrap().unwrap();
-    let decided = finish(two.pending.decide(&none, approved("ann"))).unwrap().unwrap();
-    assert!(finish(one.pending.decide(&decided, approved("bob"))).unwrap().is_none(), "it is decided");
+    let none = change(one, &twice, Change::ForgetApprovals).unwrap();
+    let decided = change(two, &none, Change::Decide(approved("ann"))).unwrap();
+    for late in [Change::Decide(approved("bob")), Change::AddApproval(raw("bob"))] {
+        assert!(change(one, &decided, late).is_none(), "it is decided");
+    }
     assert!(finish(three.pending.is_approved(kept, 1)).unwrap());
-    let again = finish(two.pending.wait_again(&decided, 2)).unwrap().unwrap();
+    let again = change(two, &decided, Change::WaitAgain { number: 2 }).unwrap();
     assert!(texts(&again).is_empty() && again.decision().is_none());
     assert!(!finish(three.pending.is_approved(kept, 1)).unwrap());
     // A value that has changed stays.
