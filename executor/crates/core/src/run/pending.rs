@@ -19,6 +19,7 @@ use super::fleet::{Fleet, FleetDenial, Node};
 use super::open_intents::{Kept, OpenIntents, is_same_call, owner_of};
 use super::policies::Policies;
 use super::preview::{DecisionBasis, changed_fault};
+use super::wait_records::EndOfWait;
 use super::waits::{EXPIRED_UNDECIDED, Held, Waits, not_waiting_fault};
 use super::{AgentFilter, IntentState};
 use a2g_fleet::{Added, Change, Decision, FleetError, FoundState, NewPending, RunsAt, WaitsFor};
@@ -215,7 +216,7 @@ impl Pending {
             Added::New(stored) => stored,
             Added::Known(stored) if is_wait_of(&stored, escalated.call()) => stored,
             Added::Known(_) => {
-                self.waits.withdraw_idle(intent, OTHER_CALL).await;
+                self.waits.end_idle(intent, EndOfWait::moved(OTHER_CALL)).await;
                 return Ok(StoreReply::OtherCall);
             }
         };
@@ -294,7 +295,7 @@ impl Pending {
         let is_other = |held: &Escalated, _: &[_]| !is_same_call(held.call(), escalated.call());
         if self.intents.inspect(intent, is_other) == Some(true) {
             // It began to wait here while the servers did not answer.
-            self.waits.withdraw_idle(intent, OTHER_CALL).await;
+            self.waits.end_idle(intent, EndOfWait::moved(OTHER_CALL)).await;
         }
         if stored.decision().is_none() {
             self.waits.forget_record(intent, WIDER_THAN_SHOWN).await;
@@ -348,11 +349,11 @@ impl Pending {
                     self.waits.end_denied(intent, &denial).await;
                 }
             }
-            Some(FoundState::Ended(_)) => self.waits.withdraw_idle(intent, RUN_ELSEWHERE).await,
+            Some(FoundState::Ended(_)) => self.waits.end_idle(intent, EndOfWait::moved(RUN_ELSEWHERE)).await,
             // It is about to end, or to wait again.
             Some(FoundState::Open) => {}
             None if !may_wait => self.waits.end_idle(intent, EXPIRED_UNDECIDED).await,
-            None if is_decided => self.waits.withdraw_idle(intent, LOST_APPROVAL).await,
+            None if is_decided => self.waits.end_idle(intent, EndOfWait::moved(LOST_APPROVAL)).await,
             None => match self.store(fleet, intent).await? {
                 StoreReply::Stored(stored) => return Ok(Some(*stored)),
                 StoreReply::NotStored | StoreReply::OtherCall => {}

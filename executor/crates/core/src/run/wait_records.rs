@@ -16,8 +16,8 @@ pub(super) struct EndOfWait<'a> {
     pub(super) resolution: Resolution,
     /// The author, or the reason if nobody decided.
     pub(super) author_or_reason: &'a str,
-    /// The code of the refusal.
-    pub(super) blocked_by: BlockedBy,
+    /// The code of the refusal; `None` for an intent that another node has: it is not refused here.
+    pub(super) blocked_by: Option<BlockedBy>,
     /// The reason why the intents did not run.
     pub(super) reason: &'a str,
 }
@@ -25,7 +25,13 @@ pub(super) struct EndOfWait<'a> {
 impl EndOfWait<'static> {
     /// The end of a wait without an author.
     pub(super) const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
-        Self { resolution, author_or_reason: reason, blocked_by: BlockedBy::EscalationPending, reason }
+        let blocked_by = Some(BlockedBy::EscalationPending);
+        Self { resolution, author_or_reason: reason, blocked_by, reason }
+    }
+
+    /// The end of a wait of which another node has more.
+    pub(super) const fn moved(reason: &'static str) -> Self {
+        Self { resolution: Resolution::Cancelled, author_or_reason: reason, blocked_by: None, reason }
     }
 }
 
@@ -79,27 +85,18 @@ pub(super) fn record_end_of_wait(
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
     let EndOfWait { resolution, author_or_reason, blocked_by, reason } = end;
-    for ended in ended.iter().filter(|ended| ended.is_recorded) {
+    let recorded = || ended.iter().filter(|ended| ended.is_recorded);
+    for ended in recorded() {
         let summary = IntentSummary::from_call(ended.call.call());
         let IntentSummary { intent, agent, tool } = &summary;
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
-        decisions.record_refusal(&summary, blocked_by, reason, now);
+        if let Some(blocked_by) = blocked_by {
+            decisions.record_refusal(&summary, blocked_by, reason, now);
+        }
     }
-    record_resolutions(decisions, &ended, resolution, author_or_reason, now)
-}
-
-/// Records the same end of these waits, without their refusals.
-pub(super) fn record_resolutions(
-    decisions: &Decisions,
-    ended: &[EndedWait<Escalated>],
-    resolution: Resolution,
-    author_or_reason: &str,
-    now: OffsetDateTime,
-) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    let recorded = ended.iter().filter(|ended| ended.is_recorded);
     let end =
         |ended: &EndedWait<_>| new_resolution(decisions, &ended.call, resolution, author_or_reason, now);
-    decisions.resolve(recorded.map(end).collect())
+    decisions.resolve(recorded().map(end).collect())
 }
 
 /// Waits until the end of a wait is recorded. If it cannot be yet, the journal goes on trying.

@@ -9,7 +9,6 @@ use super::open_intents::{
 use super::refusals::Refusals;
 use super::wait_records::{
     EndOfWait, await_withdrawal, denial_fault, new_decision, new_resolution, record_end_of_wait,
-    record_resolutions,
 };
 use super::{AgentFilter, all_agents, trace};
 use a2g_govern::Escalated;
@@ -158,8 +157,8 @@ impl Waits {
         match error {
             HoldError::Stopped(stop) => stop_fault(call.intent, &stop),
             HoldError::ParentEnded => {
-                let EndOfWait { blocked_by, reason, .. } = ENDED_WITH_PARENT;
-                let message = reason.to_owned();
+                let blocked_by = BlockedBy::EscalationPending;
+                let message = ENDED_WITH_PARENT.reason.to_owned();
                 Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message }
             }
             HoldError::NoRoom => Fault::Busy {
@@ -201,21 +200,7 @@ impl Waits {
         }
     }
 
-    /// Ends the wait of an intent on which no task acts here, because another node has it.
-    pub(super) async fn withdraw_idle(&self, intent: IntentId, reason: &'static str) {
-        let now = self.clock.now();
-        let removal = self.intents.update(|intents| {
-            intents.waits.remove_idle(intent).map(|ended| {
-                record_resolutions(&self.decisions, &[ended], Resolution::Cancelled, reason, now)
-            })
-        });
-        if let Removal::Removed(recording) = removal {
-            tracing::info!(%intent, reason, "waits no longer here");
-            await_withdrawal(recording).await;
-        }
-    }
-
-    /// Ends the wait of an intent on which no task acts here, at all nodes.
+    /// Ends the wait of an intent on which no task acts here.
     pub(super) async fn end_idle(&self, intent: IntentId, end: EndOfWait<'_>) {
         let now = self.clock.now();
         let removal = self.intents.update(|intents| {
@@ -241,10 +226,10 @@ impl Waits {
         let is_for = |abort: AbortReason| reason == abort.message();
         let resolution =
             if is_for(AbortReason::Revoked) { Resolution::Revoked } else { Resolution::Cancelled };
-        let blocked_by = match is_for(AbortReason::Stopped) {
+        let blocked_by = Some(match is_for(AbortReason::Stopped) {
             true => BlockedBy::Stopped,
             false => BlockedBy::EscalationPending,
-        };
+        });
         let end = EndOfWait { resolution, author_or_reason: reason, blocked_by, reason };
         self.end_idle(intent, end).await;
     }

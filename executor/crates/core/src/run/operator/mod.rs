@@ -143,7 +143,7 @@ impl Operator {
         let end = EndOfWait {
             resolution: Resolution::Cancelled,
             author_or_reason: by,
-            blocked_by: BlockedBy::EscalationPending,
+            blocked_by: Some(BlockedBy::EscalationPending),
             reason: CANCELLED,
         };
         let result = match self.waits.end_open(intent, filter, AbortReason::Cancelled, end) {
@@ -359,7 +359,7 @@ fn revoked_by(by: &str) -> EndOfWait<'_> {
     EndOfWait {
         resolution: Resolution::Revoked,
         author_or_reason: by,
-        blocked_by: BlockedBy::EscalationPending,
+        blocked_by: Some(BlockedBy::EscalationPending),
         reason: REVOKED,
     }
 }

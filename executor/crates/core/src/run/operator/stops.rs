@@ -122,7 +122,7 @@ fn stopped_by<'a>(by: &'a str, reason: &'a str) -> EndOfWait<'a> {
     EndOfWait {
         resolution: Resolution::Cancelled,
         author_or_reason: by,
-        blocked_by: BlockedBy::Stopped,
+        blocked_by: Some(BlockedBy::Stopped),
         reason,
     }
 }
