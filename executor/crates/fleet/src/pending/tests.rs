@@ -196,31 +196,45 @@ struct Ledger {
 }
 
 /// The acts of one history. They may end at any request, with their node.
-struct History {
+struct History<'a> {
+    nodes: &'a [Node; 3],
     intent: IntentId,
     ledger: Mutex<Ledger>,
+    /// The nodes that are lost. A request of theirs may still take effect.
+    lost: Mutex<HashSet<usize>>,
 }
 
-impl History {
-    async fn approve(&self, node: &Node) {
+impl History<'_> {
+    fn is_lost(&self, at: usize) -> bool {
+        self.lost.lock().contains(&at)
+    }
+
+    async fn approve(&self, at: usize) {
+        let node = &self.nodes[at];
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
-        if let Ok(Some(_)) = node.pending.change(&found, Change::Decide(approved("ann"))).await {
+        let decided = node.pending.change(&found, Change::Decide(approved("ann"))).await;
+        if let Ok(Some(_)) = decided
+            && !self.is_lost(at)
+        {
             self.ledger.lock().approved.push(found.number());
         }
     }
 
-    async fn deny(&self, node: &Node) {
+    async fn deny(&self, at: usize) {
+        let node = &self.nodes[at];
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
         let decision = Decision::Denied { denial: raw("no") };
         if let Ok(Some(_)) = node.pending.change(&found, Change::Decide(decision)).await
-            && self.complete_denial(node).await
+            && self.complete_denial(at).await
+            && !self.is_lost(at)
         {
             self.ledger.lock().denied.push(found.number());
         }
     }
 
     /// Takes the claim for a denial.
-    async fn complete_denial(&self, node: &Node) -> bool {
+    async fn complete_denial(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
         let denial =
             NewDenial { intent: self.intent, content: &[0; 32], agent: "did:a:a", denial: raw("no") };
         let has_claim = match node.claims.deny(denial).await {
@@ -235,7 +249,8 @@ impl History {
     }
 
     /// Lets an approved intent wait again.
-    async fn withdraw(&self, node: &Node) {
+    async fn withdraw(&self, at: usize) {
+        let node = &self.nodes[at];
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
         let is_approved = matches!(found.decision(), Some(Decision::Approved { .. }));
         if is_approved
@@ -247,7 +262,8 @@ impl History {
     }
 
     /// Runs the intent if it is approved.
-    async fn run(&self, node: &Node) {
+    async fn run(&self, at: usize) {
+        let node = &self.nodes[at];
         let Ok(Some(found)) = node.pending.read(self.intent).await else { return };
         let Some(Decision::Approved { .. }) = found.decision() else { return };
         let number = found.number();
@@ -264,6 +280,9 @@ impl History {
                 let was_withdrawn = self.ledger.lock().withdrawn.contains(&number);
                 if !matches!(node.pending.is_approved(self.intent, number).await, Ok(true)) {
                     return node.claims.release(claim).await;
+                }
+                if self.is_lost(at) {
+                    return;
                 }
                 assert!(!was_withdrawn, "it runs after its approval was withdrawn");
                 self.ledger.lock().runs += 1;
@@ -284,61 +303,63 @@ fn an_intent_has_one_decision_which_is_not_lost_with_its_node() {
     for first_seed in 0..4_000_u64 {
         let mut seed = first_seed;
         let nodes = Nodes::join();
-        let history = History { intent: IntentId::random(), ledger: Mutex::default() };
+        let history = History {
+            nodes: &nodes.all,
+            intent: IntentId::random(),
+            ledger: Mutex::default(),
+            lost: Mutex::default(),
+        };
         add(&nodes.all[0], history.intent);
         let mut open = Vec::<(usize, Pin<Box<dyn Future<Output = ()>>>)>::new();
         for nth in 0..9 {
             let at = next_random(&mut seed, 3);
-            let node = &nodes.all[at];
             open.push((
                 at,
                 match nth {
-                    0..2 => Box::pin(history.approve(node)),
-                    2 => Box::pin(history.deny(node)),
-                    3 => Box::pin(history.withdraw(node)),
-                    _ => Box::pin(history.run(node)),
+                    0..2 => Box::pin(history.approve(at)),
+                    2 => Box::pin(history.deny(at)),
+                    3 => Box::pin(history.withdraw(at)),
+                    _ => Box::pin(history.run(at)),
                 },
             ));
         }
-        let mut lost = HashSet::new();
         let mut context = Context::from_waker(Waker::noop());
         while !open.is_empty() {
             match next_random(&mut seed, 100) {
+                // The last one survives.
                 0..2 => {
-                    // The last one survives.
                     let nth = next_random(&mut seed, 2);
-                    open.retain(|(at, _)| *at != nth);
-                    lost.insert(nth);
+                    if history.lost.lock().insert(nth) {
+                        nodes.lose(nth);
+                    }
                 }
                 2..4 => nodes.store.loses_answer.store(true, Ordering::Relaxed),
                 _ => {}
-            }
-            if open.is_empty() {
-                break;
             }
             let nth = next_random(&mut seed, open.len());
             let (at, act) = &mut open[nth];
             // An act of a lost node may take one more step.
             let is_last = history.is_lost(*at);
-            let has_ended = is_last && next_random(&mut seed, 2) == 0;
-            if has_ended || act.as_mut().poll(&mut context).is_ready() || is_last {
+            if (is_last && next_random(&mut seed, 2) == 0)
+                || act.as_mut().poll(&mut context).is_ready()
+                || is_last
+            {
                 drop(open.swap_remove(nth));
             }
         }
         drop(open);
-        lost.iter().for_each(|nth| nodes.lose(*nth));
         nodes.store.loses_answer.store(false, Ordering::Relaxed);
         let survivor = &nodes.all[2];
         for (nth, node) in nodes.all.iter().enumerate() {
-            if !lost.contains(&nth) {
+            if !history.is_lost(nth) {
                 finish(node.claims.remove_abandoned()).unwrap();
             }
         }
         for _ in 0..10 {
             finish(survivor.claims.remove_abandoned()).unwrap();
             match read(survivor, history.intent).and_then(|found| found.decision().cloned()) {
-                Some(Decision::Approved { .. }) => finish(history.run(survivor)),
-                Some(Decision::Denied { .. }) => drop(finish(history.complete_denial(survivor))),
+                Some(Decision::Approved { .. }) => finish(history.run(2)),
+                Some(Decision::Denied { .. }) => drop(finish(history.complete_denial(2))),
                 None => break,
             }
         }
@@ -348,7 +369,7 @@ fn an_intent_has_one_decision_which_is_not_lost_with_its_node() {
             finish(survivor.pending.remove(history.intent)).unwrap();
         }
         let rest = read(survivor, history.intent);
-        let Ledger { approved, denied, withdrawn, runs } = history.ledger.into_inner();
+        let Ledger { approved, denied, withdrawn, runs } = std::mem::take(&mut *history.ledger.lock());
         let told =
             format!("seed {first_seed}: {approved:?} {denied:?} {withdrawn:?} {runs} {rest:?} {claim:?}");
         let decided = approved.iter().chain(&denied).collect::<HashSet<_>>();
