@@ -108,6 +108,12 @@ pub struct PendingIntent {
 }
 
 impl PendingIntent {
+    /// Grows with each change.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// The node at which the intent arrived.
     #[must_use]
     pub fn node(&self) -> &NodeName {

@@ -114,39 +114,54 @@ fn an_approved_intent_that_waits_again_has_no_approval_and_a_new_number() {
 }
 
 /// The value of an intent that arrived at another node.
-fn stored(number: u64, partial_approvals: &[&'static str], is_decided: bool) -> StoredWait<Plain> {
+fn stored(
+    revision: u64,
+    number: u64,
+    partial_approvals: &[&'static str],
+    is_decided: bool,
+) -> StoredWait<Plain> {
     let home = Some(NodeName::try_from("other".to_owned()).unwrap());
     let partial_approvals = partial_approvals.to_vec();
     let owner = owner("b");
-    StoredWait { owner, call: "call", expires_at: EXPIRED, home, number, partial_approvals, is_decided }
+    StoredWait {
+        owner,
+        call: "call",
+        expires_at: EXPIRED,
+        home,
+        revision,
+        number,
+        partial_approvals,
+        is_decided,
+    }
 }
 
 #[test]
 fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
     let mut intents = intents();
     let intent = IntentId::random();
-    intents.waits.follow(intent, stored(5, &[], false));
+    intents.waits.follow(intent, stored(1, 5, &[], false));
     assert_eq!(intents.waits.take_changes(), Changes::List);
     let wait = intents.waits.get(intent).unwrap();
     assert!(wait.is_stored() && !wait.is_recorded() && wait.home().is_some());
     assert_eq!((intents.waits.undecided(NOW).count(), intents.waits.awaiting_decision_count(NOW)), (1, 0));
-    intents.waits.follow(intent, stored(5, &[], false));
+    intents.waits.follow(intent, stored(1, 5, &[], false));
     assert_eq!(intents.waits.take_changes(), Changes::None, "nothing has changed");
-    intents.waits.follow(intent, stored(5, &["partial"], false));
-    assert_eq!(partial_approvals(&intents, intent), ["partial"]);
+    intents.waits.follow(intent, stored(2, 5, &["partial"], false));
+    intents.waits.follow(intent, stored(1, 5, &[], false));
+    assert_eq!(partial_approvals(&intents, intent), ["partial"], "the value is older");
     // The task that decides here finds out itself that somebody else has decided.
     let taken = take(&mut intents, intent).unwrap();
     assert_eq!(taken.number(), 5);
-    intents.waits.follow(intent, stored(5, &[], true));
+    assert!(!intents.waits.follow(intent, stored(3, 5, &[], true)));
     assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision);
     intents.waits.release(taken);
-    intents.waits.follow(intent, stored(5, &[], true));
+    intents.waits.follow(intent, stored(3, 5, &[], true));
     assert_eq!(intents.waits.take_undecided(intent), Removal::Absent);
     assert_eq!(intents.waits.decided().count(), 1);
     let run = intents.waits.take_decided(intent).unwrap().1;
     assert!(intents.waits.take_decided(intent).is_none() && intents.waits.followed().count() == 1);
     intents.waits.leave_to_fleet(run);
-    intents.waits.follow(intent, stored(6, &[], false));
+    intents.waits.follow(intent, stored(4, 6, &[], false));
     assert!(!intents.waits.mark_claimed(run), "it is in a new wait");
     // Each node ends its own intents when it is told of a stop.
     let follows = intents.stop(stop(StopTarget::Everything), Scope::ThisNode);
@@ -159,7 +174,12 @@ fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
 fn an_intent_that_was_decided_here_is_recorded_here() {
     let mut intents = intents();
     let intent = IntentId::random();
-    intents.waits.follow(intent, stored(5, &[], true));
+    intents.waits.follow(intent, stored(3, 5, &[], true));
+    intents.waits.mark_recorded(intent);
+    // The approval is withdrawn by a later value only.
+    intents.waits.note_revision(intent, 4);
+    assert_eq!(intents.waits.mark_unrecorded(intent, 4), None);
+    assert_eq!(intents.waits.mark_unrecorded(intent, 5), Some(&"call"));
     intents.waits.mark_recorded(intent);
     let ended = intents.waits.remove_idle(intent);
     assert_eq!(ended, Removal::Removed(EndedWait { call: "call", is_recorded: true }));

@@ -150,6 +150,8 @@ pub struct StoredWait<C: Content> {
     pub expires_at: OffsetDateTime,
     /// The node at which the intent arrived; `None` for this one.
     pub home: Option<NodeName>,
+    /// The revision of the value.
+    pub revision: u64,
     /// The number of the wait.
     pub number: u64,
     /// The approvals so far of an intent that needs more of them.
@@ -166,8 +168,8 @@ pub struct Wait<C: Content> {
     expires_at: OffsetDateTime,
     /// The node of a fleet at which the intent arrived; `None` for this one.
     home: Option<NodeName>,
-    /// `true` if the fleet stores the wait.
-    is_stored: bool,
+    /// The latest known revision of the value of the wait in the fleet; 0 if it is not stored.
+    revision: u64,
     /// `true` if the journal of this executor has the wait.
     is_recorded: bool,
     /// The number that [`Waits`] gives this wait. An intent may wait again later under the same id.
@@ -185,7 +187,7 @@ impl<C: Content> Wait<C> {
             call,
             expires_at,
             home: None,
-            is_stored: false,
+            revision: 0,
             is_recorded: true,
             number: 0,
             phase: Phase::Undecided,
@@ -202,7 +204,7 @@ impl<C: Content> Wait<C> {
     /// Returns `true` if the fleet stores the wait.
     #[must_use]
     pub fn is_stored(&self) -> bool {
-        self.is_stored
+        self.revision > 0
     }
 
     /// Returns `true` if the journal of this executor has the wait.
@@ -397,7 +399,7 @@ impl<C: Content> Waits<C> {
 
     /// The intents that the fleet stores, or has to store.
     pub fn followed(&self) -> impl Iterator<Item = IntentId> {
-        self.select(|wait| wait.is_stored || wait.is_idle())
+        self.select(|wait| wait.is_stored() || wait.is_idle())
     }
 
     fn select(&self, is_selected: impl Fn(&Wait<C>) -> bool) -> impl Iterator<Item = IntentId> {
@@ -430,39 +432,41 @@ impl<C: Content> Waits<C> {
         self.insert(intent, Wait { phase: Phase::Decided, ..wait });
     }
 
-    /// Follows what the fleet stores of a wait, unless a task of this process decides on the intent or runs it: that task
-    /// finds the change itself.
-    pub fn follow(&mut self, intent: IntentId, stored: StoredWait<C>) {
-        let StoredWait { owner, call, expires_at, home, number, partial_approvals, is_decided } = stored;
+    /// Follows what the fleet stores of a wait, unless a later value is known. Returns `false` if it has to be followed later,
+    /// because a task of this process decides on the intent or runs it: that task finds the change itself.
+    pub fn follow(&mut self, intent: IntentId, stored: StoredWait<C>) -> bool {
+        let StoredWait { owner, call, expires_at, home, revision, number, partial_approvals, is_decided } =
+            stored;
         let phase = if is_decided { Phase::Decided } else { Phase::Undecided };
         let Some(wait) = self.by_intent.get_mut(&intent) else {
-            let is_stored = true;
             let is_recorded = false;
-            let wait = Wait {
-                home,
-                is_stored,
-                is_recorded,
-                number,
-                phase,
-                partial_approvals,
-                ..Wait::new(owner, call, expires_at)
-            };
+            let new = Wait::new(owner, call, expires_at);
+            let wait = Wait { home, revision, is_recorded, number, phase, partial_approvals, ..new };
             self.by_intent.insert(intent, wait);
-            return self.note(Changes::List);
+            self.note(Changes::List);
+            return true;
         };
-        wait.is_stored = true;
-        if !wait.is_idle() {
-            return;
+        if revision < wait.revision || !wait.is_idle() {
+            return revision <= wait.revision;
         }
         let is_changed = wait.is_decided() != is_decided
             || wait.number != number
             || wait.partial_approvals.len() != partial_approvals.len();
         wait.home = home;
+        wait.revision = revision;
         wait.number = number;
         wait.phase = phase;
         wait.partial_approvals = partial_approvals;
         if is_changed {
             self.note(Changes::Waits);
+        }
+        true
+    }
+
+    /// Notes the revision of a value that this process has written or found.
+    pub fn note_revision(&mut self, intent: IntentId, revision: u64) {
+        if let Some(wait) = self.by_intent.get_mut(&intent) {
+            wait.revision = wait.revision.max(revision);
         }
     }
 
@@ -485,9 +489,12 @@ impl<C: Content> Waits<C> {
         }
     }
 
-    /// Notes that the journal of this executor no longer has the wait of an intent that is decided. Returns its call.
-    pub fn mark_unrecorded(&mut self, intent: IntentId) -> Option<&C::Call> {
-        let wait = self.by_intent.get_mut(&intent).filter(|wait| wait.is_decided() && wait.is_recorded)?;
+    /// Notes that the journal of this executor no longer has the wait of an intent whose decision was withdrawn by the value
+    /// with this revision. Returns its call.
+    pub fn mark_unrecorded(&mut self, intent: IntentId, revision: u64) -> Option<&C::Call> {
+        let is_withdrawn =
+            |wait: &&mut Wait<C>| wait.is_decided() && wait.is_recorded && wait.revision < revision;
+        let wait = self.by_intent.get_mut(&intent).filter(is_withdrawn)?;
         wait.is_recorded = false;
         Some(&wait.call)
     }

@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -134,6 +134,8 @@ pub(super) struct Pending {
     catalogue: Arc<CurrentCatalog>,
     /// The calls that wait for a slot.
     slots: Mutex<HashMap<IntentId, SlotWait>>,
+    /// The intents that have changed while a task of this process decided on them or ran them.
+    behind: Mutex<HashSet<IntentId>>,
     /// Held during a look, so that whoever waits for one finds its changes here.
     look: tokio::sync::Mutex<()>,
     looks: AtomicU64,
@@ -162,6 +164,7 @@ impl Pending {
             policies,
             catalogue,
             slots: Mutex::default(),
+            behind: Mutex::default(),
             look: tokio::sync::Mutex::default(),
             looks: AtomicU64::new(0),
             list_changes: AtomicU64::new(0),
@@ -298,7 +301,7 @@ impl Pending {
             self.waits.end_idle(intent, EndOfWait::moved(OTHER_CALL)).await;
         }
         if stored.decision().is_none() {
-            self.waits.forget_record(intent, WIDER_THAN_SHOWN).await;
+            self.waits.forget_record(intent, stored.revision(), WIDER_THAN_SHOWN).await;
         }
         let partial_approvals = self.read_approvals(stored);
         self.intents.update(|intents| {
@@ -316,12 +319,15 @@ impl Pending {
                 owner: owner_of(call),
                 expires_at: escalated.expires_at(),
                 home: (!is_own).then(|| stored.node().clone()),
+                revision: stored.revision(),
                 number: stored.number(),
                 partial_approvals,
                 is_decided: stored.decision().is_some(),
                 call: escalated,
             };
-            intents.waits.follow(intent, stored);
+            if !intents.waits.follow(intent, stored) {
+                self.behind.lock().insert(intent);
+            }
         });
     }
 
@@ -379,6 +385,12 @@ impl Pending {
             skip_unreadable(self.follow_change(fleet, stored).await)?;
         }
         self.forgotten.store(list_changes, Relaxed);
+        let behind = std::mem::take(&mut *self.behind.lock());
+        for intent in behind {
+            if let Some(stored) = fleet.pending.read(intent).await? {
+                self.follow(fleet, &stored).await;
+            }
+        }
         let mut held = self.intents.read(|intents| intents.waits.followed().collect::<Vec<_>>());
         if self.looks.fetch_add(1, Relaxed).is_multiple_of(CLAIM_LOOKS) {
             for intent in &held {
@@ -563,7 +575,9 @@ impl Pending {
     async fn change(&self, stored: &PendingIntent, change: Change) -> Result<PendingIntent, Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(stored.clone()) };
         let changed = fleet.pending.change(stored, change).await.map_err(|error| self.fault(&error))?;
-        changed.ok_or_else(changed_fault)
+        let changed = changed.ok_or_else(changed_fault)?;
+        self.intents.update(|intents| intents.waits.note_revision(changed.intent, changed.revision()));
+        Ok(changed)
     }
 
     /// Decides that an intent may run, as it was read. `is_run_here` is `true` if this node runs it first.
@@ -665,9 +679,10 @@ impl Pending {
                 None => {}
             }
             let decision = Decision::Denied { denial: denial.to_raw()? };
-            let decided = fleet.pending.change(&stored, Change::Decide(decision)).await;
-            if decided.map_err(|error| self.fault(&error))?.is_some() {
-                return Ok(());
+            match self.change(&stored, Change::Decide(decision)).await {
+                // Somebody has approved or decided meanwhile.
+                Err(Fault::InvalidRequest(_)) => {}
+                result => return result.map(drop),
             }
         }
         Err(changed_fault())

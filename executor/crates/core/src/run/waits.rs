@@ -188,10 +188,10 @@ impl Waits {
 
     /// Writes to the journal that an intent whose approval another node has withdrawn waits no longer. The next decision here
     /// writes its wait again.
-    pub(super) async fn forget_record(&self, intent: IntentId, reason: &'static str) {
+    pub(super) async fn forget_record(&self, intent: IntentId, revision: u64, reason: &'static str) {
         let now = self.clock.now();
         let withdrawal = self.intents.update(|intents| {
-            let escalated = intents.waits.mark_unrecorded(intent)?;
+            let escalated = intents.waits.mark_unrecorded(intent, revision)?;
             let end = new_resolution(&self.decisions, escalated, Resolution::Cancelled, reason, now);
             Some(self.decisions.resolve(vec![end]))
         });
