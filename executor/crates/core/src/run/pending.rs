@@ -387,8 +387,10 @@ impl Pending {
         self.forgotten.store(list_changes, Relaxed);
         let behind = std::mem::take(&mut *self.behind.lock());
         for intent in behind {
-            if let Some(stored) = fleet.pending.read(intent).await? {
-                self.follow(fleet, &stored).await;
+            match fleet.pending.read(intent).await {
+                Ok(Some(stored)) => self.follow(fleet, &stored).await,
+                Ok(None) => {}
+                Err(_) => drop(self.behind.lock().insert(intent)),
             }
         }
         let mut held = self.intents.read(|intents| intents.waits.followed().collect::<Vec<_>>());

@@ -118,11 +118,12 @@ impl Operator {
             }
             return Ok(true);
         }
-        // The second attempt here finds an intent that has just begun to wait at another node, or a call that one has given
-        // back.
-        self.pending.refresh(intent).await?;
-        Ok(self.cancel_here(intent, filter, by).await?
-            || self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await?
+        // It may have begun to wait at another node just now.
+        if self.pending.refresh(intent).await?.is_some() && self.cancel_here(intent, filter, by).await? {
+            return Ok(true);
+        }
+        // The last attempt here finds a call that another node has given back meanwhile.
+        Ok(self.end_elsewhere(intent, filter, by, EndKind::Cancellation).await?
             || self.cancel_here(intent, filter, by).await?)
     }
 
@@ -189,12 +190,9 @@ impl Operator {
         };
         let is_included = |owner: &AgentDid| agent.is_none_or(|agent| agent == owner);
         let mut count = self.revoke_here(agent, Some(intent), by, Scope::Fleet).await?;
-        if count == 0 {
-            // As in `cancel`.
-            self.pending.refresh(intent).await?;
-            if self.intents.is_held(intent) {
-                count = self.revoke_here(agent, Some(intent), by, Scope::Fleet).await?;
-            }
+        // As in `cancel`.
+        if count == 0 && self.pending.refresh(intent).await?.is_some() && self.intents.is_held(intent) {
+            count = self.revoke_here(agent, Some(intent), by, Scope::Fleet).await?;
         }
         if count > 0 {
             // As in `cancel`.
