@@ -906,10 +906,11 @@ is also `lost` once it has not renewed its lease in time; what it last said of
 itself is then not shown. SEEN is the age of its last sign of life, or the time
 since it left or was taken over.
 
-QUEUED calls wait for a slot, WAITING intents for a person. OPEN is the number of
-intents that a node has claimed and whose reports are not delivered, UNSENT that
-of the reports that the governor has not acknowledged. The fleet hash covers the
-latest receipts of all journals. Each node writes its figures every 3 s.
+QUEUED calls wait for a slot, WAITING intents, which any node decides on, for a
+person. OPEN is the number of intents that a node has claimed and whose reports
+are not delivered, UNSENT that of the reports that the governor has not
+acknowledged. The fleet hash covers the latest receipts of all journals. Each
+node writes its figures every 3 s.
 
 Example:
   a2g-executor fleet status --json | jq '.nodes[] | select(.state != \"live\")'")]
