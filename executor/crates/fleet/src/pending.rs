@@ -132,10 +132,10 @@ impl PendingIntent {
         self.record.waits_for
     }
 
-    /// The nodes that may run the intent.
+    /// Returns `true` if each node that has the tool may run the intent.
     #[must_use]
-    pub fn runs_at(&self) -> RunsAt {
-        self.record.runs_at
+    pub fn may_run_anywhere(&self) -> bool {
+        self.record.runs_at == RunsAt::AnyNode
     }
 
     /// The call and its verdict.

@@ -555,7 +555,7 @@ impl Pending {
         }
         let module = loaded.usable_tool(&call.tool).map(|tool| tool.descriptor.digest);
         let has_module = module.is_some() && (escalated.module().is_none() || escalated.module() == module);
-        has_module && self.passing.is_enabled && stored.runs_at() == RunsAt::AnyNode
+        has_module && self.passing.is_enabled && stored.may_run_anywhere()
     }
 
     /// Writes an intent that another node has stored to the journal, before a decision on it.
@@ -741,12 +741,8 @@ fn is_wait_of(stored: &PendingIntent, call: &Call) -> bool {
 }
 
 fn is_nested(stored: &PendingIntent) -> bool {
-    match stored.runs_at() {
-        RunsAt::OwnNode => {
-            Escalated::from_node(&stored.call()).is_ok_and(|escalated| escalated.call().parent.is_some())
-        }
-        RunsAt::AnyNode => false,
-    }
+    let has_parent = |escalated: Escalated| escalated.call().parent.is_some();
+    !stored.may_run_anywhere() && Escalated::from_node(&stored.call()).is_ok_and(has_parent)
 }
 
 /// Passes over an intent whose value or claim another version wrote, or no node.

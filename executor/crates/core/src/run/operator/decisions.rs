@@ -434,11 +434,14 @@ impl Operator {
         stored: Option<&PendingIntent>,
         bound: &BoundApproval,
     ) -> Result<Option<Box<ClaimedRun>>, Fault> {
+        let may_run_elsewhere = stored.is_some_and(PendingIntent::may_run_anywhere);
         let claimed = match self.pending.runs_here(escalated, stored) {
-            true => {
-                let claimed = self.claim_approved(escalated, taken, &bound.approval).await;
-                Some(claimed.map_err(NotClaimed::into_fault)?)
-            }
+            true => match self.claim_approved(escalated, taken, &bound.approval).await {
+                Ok(claimed) => Some(claimed),
+                // Another node may have a place for it.
+                Err(NotClaimed::Refused(Fault::Busy { .. })) if may_run_elsewhere => None,
+                Err(refused) => return Err(refused.into_fault()),
+            },
             false => None,
         };
         let Err(fault) = self.write_approval(escalated, taken, stored, bound, claimed.is_some()).await else {
