@@ -18,6 +18,12 @@ struct IntentHistory {
     is_replayed: bool,
     /// `true` once a node has answered that the intent is denied.
     is_denied: bool,
+    /// The decision on each wait for a person, by its number.
+    decisions: HashMap<u64, String>,
+    /// The waits of which a node has answered that they are approved.
+    approved: Vec<u64>,
+    /// The first wait whose approval counts: those of earlier ones were withdrawn while no node had claimed the intent.
+    first_wait: u64,
 }
 
 /// The events of all intents.
@@ -61,6 +67,34 @@ impl History {
         let history = self.of(intent);
         history.is_denied = true;
         history.begun == 0
+    }
+
+    /// The value of an intent has this decision. Returns `false` if its wait had another one.
+    pub(super) fn decide(&mut self, intent: IntentId, number: u64, decision: String) -> bool {
+        let decisions = &mut self.of(intent).decisions;
+        *decisions.entry(number).or_insert_with(|| decision.clone()) == decision
+    }
+
+    /// An intent is in this wait, and no node has claimed it.
+    pub(super) fn wait(&mut self, intent: IntentId, number: u64) {
+        self.of(intent).first_wait = number;
+    }
+
+    /// Returns `true` if an approval in this wait counts.
+    pub(super) fn is_approved(&mut self, intent: IntentId, number: u64) -> bool {
+        let history = self.of(intent);
+        let decision = history.decisions.get(&number);
+        number >= history.first_wait && decision.is_some_and(|decision| decision.contains("approved"))
+    }
+
+    /// A person is told that their approval counts.
+    pub(super) fn approve(&mut self, intent: IntentId, number: u64) {
+        self.of(intent).approved.push(number);
+    }
+
+    /// The latest wait that a person was told to have approved.
+    pub(super) fn approved(&self, intent: IntentId) -> Option<u64> {
+        self.intents.get(&intent)?.approved.iter().copied().max()
     }
 
     pub(super) fn is_denied(&self, intent: IntentId) -> bool {

@@ -125,6 +125,12 @@ impl Simulation {
                     self.world.spawn(ProcessId { node, number: status.number }, true, process.call(call));
                 }
             }
+            Blow::Approve(number) => {
+                if let Some(process) = self.processes.lock()[node].clone() {
+                    let approve = process.approve(self.calls[number].intent);
+                    self.world.spawn(ProcessId { node, number: status.number }, true, approve);
+                }
+            }
             Blow::Deny(number) => {
                 if let Some(process) = self.processes.lock()[node].clone() {
                     let deny = process.deny(self.calls[number].intent);
@@ -149,7 +155,10 @@ impl Simulation {
             let proof = usual.filter(|_| is_shared || state.random.chance(500));
             let longest = state.random.pick(&[10_u64, 1000, 30_000]);
             let run = Duration::from_millis(state.random.below(longest));
-            self.calls.push(Call { intent: IntentId::from_bytes(bytes), proof, run });
+            let waits = state.random.chance(400);
+            // An intent whose proof another one has used would wait until its verdict expires.
+            let proof = proof.filter(|_| !waits);
+            self.calls.push(Call { intent: IntentId::from_bytes(bytes), proof, run, waits });
         }
         let latency = state.random.pick(&[200_u64, 2000, 50_000, 1_000_000]);
         let length = SECOND * (2 + state.random.below(50));
@@ -187,6 +196,12 @@ impl Simulation {
                     state.schedule_blow(at, node, Blow::Call(call));
                 }
             }
+            let approvals = if self.calls[call].waits { state.random.below(4) } else { 0 };
+            for _ in 0..approvals {
+                let at = state.random.pick(&moments) + state.random.below(10 * latency);
+                let node = usize::try_from(state.random.below(NODES as u64)).unwrap();
+                state.schedule_blow(at, node, Blow::Approve(call));
+            }
             if state.random.chance(200) {
                 let at = state.random.pick(&moments) + state.random.below(10 * latency);
                 let node = usize::try_from(state.random.below(NODES as u64)).unwrap();
@@ -208,7 +223,12 @@ impl Simulation {
             match blow {
                 Blow::Kill | Blow::Leave => state.schedule_blow(at + lasts, node, Blow::Start),
                 Blow::Pause => state.schedule_blow(at + lasts, node, Blow::Resume),
-                Blow::Start | Blow::Resume | Blow::Cut(_) | Blow::Call(_) | Blow::Deny(_) => {}
+                Blow::Start
+                | Blow::Resume
+                | Blow::Cut(_)
+                | Blow::Call(_)
+                | Blow::Deny(_)
+                | Blow::Approve(_) => {}
             }
         }
         length
@@ -244,6 +264,10 @@ impl Simulation {
             && are_delivered
             && are_recorded
             && state.keys("open.>").is_empty()
+            && self
+                .calls
+                .iter()
+                .all(|call| state.wait(call.intent).is_none_or(|(_, decision)| decision.is_none()))
             && self.tasks.is_idle()
     }
 
@@ -294,6 +318,9 @@ impl Simulation {
                     live.nth(nth).unwrap().0
                 };
                 self.strike(node, Blow::Call(number));
+                if self.calls[number].waits && tries > 1 {
+                    self.strike(node, Blow::Approve(number));
+                }
                 let now = self.world.lock().now;
                 self.run_until(now + SECOND);
                 let state = self.world.lock();
@@ -317,6 +344,11 @@ impl Simulation {
         for Call { intent, .. } in &self.calls {
             if let Some(problem) = state.history.check(*intent) {
                 state.violate(format!("{intent}: {problem}"));
+            }
+            let latest = state.wait(*intent).map_or(0, |(number, _)| number);
+            let approved = state.history.approved(*intent);
+            if approved.is_some_and(|number| number >= latest) && state.claim(*intent).is_none() {
+                state.violate(format!("the approval of {intent} is lost"));
             }
             let Some(claim) = state.claim(*intent) else { continue };
             if claim.state.is_open() {
@@ -377,7 +409,7 @@ fn a_report_whose_claim_is_lost_stays_undelivered_until_the_governor_has_it() {
     for seed in 0..50 {
         let mut simulation = Simulation::new(seed, false, key());
         let intent = IntentId::from_bytes([0; 16]);
-        simulation.calls.push(Call { intent, proof: None, run: Duration::from_secs(5) });
+        simulation.calls.push(Call { intent, proof: None, run: Duration::from_secs(5), waits: false });
         {
             let mut state = simulation.world.lock();
             state.faults.governor = 1000;

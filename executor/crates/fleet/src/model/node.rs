@@ -2,12 +2,12 @@
 
 use super::world::{ProcessId, SimulatedClock, SimulatedStore, World};
 use crate::{
-    Claim, ClaimReply, Delivery, FinishReply, Fleet, FleetError, FleetKey, FoundClaim, FoundState,
-    LocalReport, Member, NewClaim, NewDenial, NodeHead, NodeLoad, NodeState, OrphanReport, RecordedEnd,
-    UnrecordedEnd,
+    Added, Change, Claim, ClaimReply, Decision, Delivery, FinishReply, Fleet, FleetError, FleetKey,
+    FoundClaim, FoundState, LocalReport, Member, NewClaim, NewDenial, NewPending, NodeHead, NodeLoad,
+    NodeState, OrphanReport, PendingIntent, RecordedEnd, RunsAt, UnrecordedEnd, WaitsFor,
 };
 use a2g_types::ident::IntentId;
-use a2g_types::node::{FleetName, NodeName};
+use a2g_types::node::{CallMessage, FleetName, NodeName};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
@@ -21,6 +21,9 @@ const MAX_FAILED_LOOKS: u32 = 10;
 const LEASE_CHECK: Duration = Duration::from_millis(250);
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 const SWEEP_ROUNDS: u32 = 2;
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The number of times that a caller asks for the end of a call that waits for a person.
+const MAX_FOLLOWS: u32 = 60;
 const REPORT_DELAYS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
 
 /// A call that clients send.
@@ -30,6 +33,8 @@ pub(super) struct Call {
     pub(super) proof: Option<u8>,
     /// The time that the guest needs.
     pub(super) run: Duration,
+    /// `true` if a person has to approve it.
+    pub(super) waits: bool,
 }
 
 /// An intent in a journal.
@@ -93,6 +98,8 @@ pub(super) struct Process {
     journal: Arc<Journal>,
     /// The intents that are open in this process.
     open: Mutex<HashSet<IntentId>>,
+    /// The pending intents of all nodes.
+    pending: Mutex<HashMap<IntentId, PendingIntent>>,
     is_closed: AtomicBool,
 }
 
@@ -123,6 +130,7 @@ pub(super) async fn start(
                     fleet,
                     journal,
                     open: Mutex::default(),
+                    pending: Mutex::default(),
                     is_closed: AtomicBool::new(false),
                 });
                 for intent in process.journal.undelivered() {
@@ -130,6 +138,7 @@ pub(super) async fn start(
                 }
                 process.spawn(Arc::clone(&process).keep_fleet());
                 process.spawn(Arc::clone(&process).deliver_orphans());
+                process.spawn(Arc::clone(&process).follow_pending());
                 processes.lock()[id.node] = Some(process);
                 return;
             }
@@ -216,8 +225,115 @@ impl Process {
         }
     }
 
-    /// As a person's denial of an intent that waits at this node.
+    /// As `Pending::hold`.
+    async fn hold(&self, Call { intent, proof, run, waits: _ }: Call) -> Result<(), FleetError> {
+        let text = serde_json::to_string(&(proof, run)).unwrap();
+        let call = CallMessage { text, asked_governor: true };
+        let new = NewPending { number: 1, waits_for: WaitsFor::Person, runs_at: RunsAt::AnyNode, call };
+        match self.fleet.pending.add(intent, new).await? {
+            Added::New(stored) | Added::Known(stored) => drop(self.pending.lock().insert(intent, stored)),
+        }
+        Ok(())
+    }
+
+    /// As `Operator::decide`.
+    pub(super) async fn approve(self: Arc<Self>, intent: IntentId) {
+        let Ok(Some(stored)) = self.fleet.pending.read(intent).await else { return };
+        let approval = RawValue::from_string(format!("{}", self.id.node)).unwrap();
+        let node = self.world.chance(|_| 500).then(|| self.fleet.member.node().clone());
+        let decision = Change::Decide(Decision::Approved { node, approval });
+        let decided = self.fleet.pending.change(&stored, decision).await;
+        self.note(|| format!("has approved {intent}: {decided:?}"));
+        if let Ok(Some(stored)) = decided {
+            self.world.lock().history.approve(intent, stored.number());
+        }
+    }
+
+    /// As `Membership::follow_pending`.
+    async fn follow_pending(self: Arc<Self>) {
+        loop {
+            // Most histories have none, and many have none for long.
+            let has_waits = !self.world.lock().keys("wait.>").is_empty() || !self.pending.lock().is_empty();
+            if has_waits && let Err(error) = self.look().await {
+                self.note(|| format!("cannot look at what waits: {error}"));
+            }
+            self.world.sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    async fn look(self: &Arc<Self>) -> Result<(), FleetError> {
+        let Fleet { member, claims, pending, .. } = &self.fleet;
+        for stored in pending.changed().await? {
+            self.pending.lock().insert(stored.intent, stored);
+        }
+        let known = self.pending.lock().keys().copied().collect();
+        for intent in pending.missing(known).await? {
+            self.pending.lock().remove(&intent);
+        }
+        let all = self.pending.lock().values().cloned().collect::<Vec<_>>();
+        for stored in all {
+            let intent = stored.intent;
+            match claims.find(intent).await?.map(|found| found.state) {
+                Some(FoundState::Open) => continue,
+                Some(FoundState::Ended(_) | FoundState::Denied(_)) => {
+                    pending.remove(intent).await?;
+                    continue;
+                }
+                None => {}
+            }
+            match stored.decision() {
+                None => {}
+                Some(Decision::Denied { .. }) => drop(self.deny_claim(intent).await),
+                Some(Decision::Approved { node, .. }) => {
+                    let is_left = match node {
+                        Some(node) => node != member.node() && member.is_running(node).await?,
+                        None => false,
+                    };
+                    if !is_left && !self.is_closed() && self.open.lock().insert(intent) {
+                        self.spawn(Arc::clone(self).run_approved(stored));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As `Operator::run_approved`: the run may get more than was shown.
+    async fn run_approved(self: Arc<Self>, stored: PendingIntent) {
+        let intent = stored.intent;
+        if self.world.chance(|faults| faults.refusal) {
+            let again = Change::WaitAgain { number: stored.number() + 1 };
+            let withdrawn = self.fleet.pending.change(&stored, again).await;
+            self.note(|| format!("withdraws the approval of {intent}: {withdrawn:?}"));
+            return self.close_intent(intent);
+        }
+        let (proof, run) = serde_json::from_str(stored.call().text()).unwrap();
+        let call = Call { intent, proof, run, waits: true };
+        if self.journal.find(intent).is_some() {
+            return self.close_intent(intent);
+        }
+        let receipt = self.run_claimed(call, Some(stored.number())).await;
+        self.note(|| format!("has run the approved {intent}: {receipt:?}"));
+        if receipt.is_some() {
+            let _looked_later = self.fleet.pending.remove(intent).await;
+        }
+    }
+
+    /// As `Operator::deny`, of an intent that may wait for a person.
     pub(super) async fn deny(self: Arc<Self>, intent: IntentId) {
+        let pending = &self.fleet.pending;
+        let Ok(stored) = pending.read(intent).await else { return };
+        if let Some(stored) = stored {
+            let denial = RawValue::from_string("{}".to_owned()).unwrap();
+            let decision = Change::Decide(Decision::Denied { denial });
+            let Ok(Some(_)) = pending.change(&stored, decision).await else { return };
+        }
+        if self.deny_claim(intent).await {
+            let _looked_later = pending.remove(intent).await;
+        }
+    }
+
+    async fn deny_claim(&self, intent: IntentId) -> bool {
         let denial = RawValue::from_string("{}".to_owned()).unwrap();
         let new = NewDenial { intent, content: &content(intent), agent: "did:a:model", denial };
         let is_denied = match self.fleet.claims.deny(new).await {
@@ -230,6 +346,7 @@ impl Process {
         if is_denied && !state.history.deny(intent) {
             state.violate(format!("{intent} is denied after its guest has begun"));
         }
+        is_denied
     }
 
     /// `None` if the call is refused.
@@ -241,12 +358,25 @@ impl Process {
         match self.fleet.claims.find(intent).await.ok()? {
             Some(found) => return self.await_found(intent, found).await,
             None if self.is_closed() => return None,
+            None if call.waits => return self.hold_and_follow(call).await,
             None => {}
         }
         if !self.open.lock().insert(intent) {
             return self.await_local(intent).await;
         }
-        self.run_claimed(call).await
+        self.run_claimed(call, None).await
+    }
+
+    /// Lets a call wait for a person, and waits for a while.
+    async fn hold_and_follow(&self, call: Call) -> Option<String> {
+        self.hold(call).await.ok()?;
+        for _ in 0..MAX_FOLLOWS {
+            self.world.sleep(LOOK_INTERVAL).await;
+            if let Ok(Some(found)) = self.fleet.claims.find(call.intent).await {
+                return self.await_found(call.intent, found).await;
+            }
+        }
+        None
     }
 
     /// Waits for the end of an intent that this process runs.
@@ -294,8 +424,9 @@ impl Process {
         self.world.sleep_below(Duration::from_micros(max)).await;
     }
 
-    async fn run_claimed(self: &Arc<Self>, call: Call) -> Option<String> {
-        let Call { intent, proof, run } = call;
+    /// Claims and runs a call. `approved` is the number of the wait in which a person has approved it.
+    async fn run_claimed(self: &Arc<Self>, call: Call, approved: Option<u64>) -> Option<String> {
+        let Call { intent, proof, run, waits: _ } = call;
         let ProcessId { node, number } = self.id;
         let fallback = format!("\"lost by n{node}.{number}\"");
         let proof = proof.map(|proof| format!("proof {proof}"));
@@ -334,12 +465,19 @@ impl Process {
         }
         self.journal.set(intent, Entry::Started { fallback });
         self.write_journal().await;
-        if !self.fleet.claims.is_held(&claim) || self.world.chance(|faults| faults.refusal) {
+        let may_begin = match approved {
+            Some(number) => self.fleet.pending.is_approved(intent, number).await.unwrap_or(false),
+            None => !self.world.chance(|faults| faults.refusal),
+        };
+        if !self.fleet.claims.is_held(&claim) || !may_begin {
             self.fleet.claims.release(claim).await;
             self.write_journal().await;
             self.journal.0.lock().remove(&intent);
             self.close_intent(intent);
             return None;
+        }
+        if approved.is_some_and(|number| !self.world.lock().history.is_approved(intent, number)) {
+            self.world.lock().violate(format!("{intent} runs without an approval"));
         }
         let receipt = self.run_guest(&claim, intent, run, call.proof).await;
         let (receipt, is_first) = self.finish(&claim, receipt).await;

@@ -90,6 +90,7 @@ pub(super) enum Op {
     Put(String, Bytes),
     Remove(u64),
     Keys(String),
+    Next(String, u64),
 }
 
 #[derive(Debug)]
@@ -99,6 +100,7 @@ enum Answer {
     Revision(u64),
     Removed,
     Keys(Vec<String>),
+    Next(Option<(String, StoredValue)>),
 }
 
 /// The place of an answer. `None` for a request that has failed.
@@ -150,6 +152,8 @@ pub(super) enum Blow {
     Call(usize),
     /// A person denies the intent of this call.
     Deny(usize),
+    /// A person approves the intent of this call, which waits for one.
+    Approve(usize),
 }
 
 #[derive(Debug)]
@@ -376,13 +380,13 @@ impl State {
         }
         let text = self.trace.is_some().then(|| describe(&op));
         let is_write = match &op {
-            Op::Get(_) | Op::Keys(_) => false,
+            Op::Get(_) | Op::Keys(_) | Op::Next(..) => false,
             Op::Update(key, ..) | Op::Put(key, _) => !key.starts_with("node."),
             Op::Remove(_) => true,
         };
         let mut read = match &op {
             Op::Get(key) => Some(key.clone()),
-            Op::Update(..) | Op::Put(..) | Op::Remove(_) | Op::Keys(_) => None,
+            Op::Update(..) | Op::Put(..) | Op::Remove(_) | Op::Keys(_) | Op::Next(..) => None,
         };
         let answer = match op {
             Op::Get(key) => Answer::Value(self.values.get(&key).cloned()),
@@ -408,6 +412,13 @@ impl State {
                 let later = self.values.range(prefix.clone()..).map(|(key, _)| key);
                 let keys = later.take_while(|key| key.starts_with(&prefix));
                 Answer::Keys(keys.filter(|key| matches(&pattern, key)).cloned().collect())
+            }
+            Op::Next(pattern, revision) => {
+                let later = |(key, value): &(&String, &StoredValue)| {
+                    value.revision > revision && matches(&pattern, key)
+                };
+                let next = self.values.iter().filter(later).min_by_key(|(_, value)| value.revision);
+                Answer::Next(next.map(|(key, value)| (key.clone(), value.clone())))
             }
         };
         if let Answer::Keys(keys) = &answer {
@@ -464,7 +475,30 @@ impl State {
             self.keys.remove(&old.revision);
         }
         self.watch(&key);
+        self.watch_wait(&key);
         revision
+    }
+
+    /// Checks a change of a pending intent.
+    fn watch_wait(&mut self, key: &str) {
+        let Some(intent) = key.strip_prefix("wait.") else { return };
+        let intent = IntentId::parse(intent).unwrap();
+        let Some((number, decision)) = self.wait(intent) else { return };
+        if self.claim(intent).is_none() {
+            self.history.wait(intent, number);
+        }
+        let Some(decision) = decision else { return };
+        if !self.history.decide(intent, number, decision) {
+            self.violate(format!("the wait {number} of {intent} has two decisions"));
+        }
+    }
+
+    /// The number of a pending intent's wait, and its decision.
+    pub(super) fn wait(&self, intent: IntentId) -> Option<(u64, Option<String>)> {
+        let value = self.values.get(&format!("wait.{intent}"))?;
+        let record = serde_json::from_slice::<serde_json::Value>(&value.bytes[CODE_BYTES..]).unwrap();
+        let decision = Some(&record["decision"]).filter(|decision| !decision.is_null());
+        Some((record["number"].as_u64().unwrap(), decision.map(ToString::to_string)))
     }
 
     /// Checks that the mark of a running guest is not removed.
@@ -558,6 +592,8 @@ fn describe_answer(answer: &Answer) -> String {
         Answer::Revision(revision) => revision.to_string(),
         Answer::Removed => "done".to_owned(),
         Answer::Keys(keys) => keys.join(" "),
+        Answer::Next(None) => "none".to_owned(),
+        Answer::Next(Some((key, found))) => format!("{key} {} {}", found.revision, value(&found.bytes)),
     }
 }
 
@@ -568,6 +604,7 @@ fn describe(op: &Op) -> String {
         Op::Put(key, bytes) => format!("put {key} {}", value(bytes)),
         Op::Remove(revision) => format!("remove {revision}"),
         Op::Keys(pattern) => format!("keys {pattern}"),
+        Op::Next(pattern, revision) => format!("next {pattern} {revision}"),
     }
 }
 
@@ -632,8 +669,10 @@ impl Store for SimulatedStore {
         Ok(keys)
     }
 
-    async fn next(&self, _: &str, _: u64) -> Result<Option<(String, StoredValue)>, FleetError> {
-        unreachable!("the model has no pending intents");
+    async fn next(&self, pattern: &str, revision: u64) -> Result<Option<(String, StoredValue)>, FleetError> {
+        let op = Op::Next(pattern.to_owned(), revision);
+        let Answer::Next(next) = self.request(op).await? else { unreachable!() };
+        Ok(next)
     }
 }
 
