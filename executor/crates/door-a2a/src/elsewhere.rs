@@ -10,6 +10,7 @@ use a2g_core::run::{Executor, IntentState, PendingCall, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Governor, Operator};
 use a2g_types::call::Door;
+use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_wire::a2a::fault::Problem;
 use a2g_wire::a2a::message::{TaskState, TaskUpdate};
@@ -113,7 +114,7 @@ impl OtherNodes {
             tokio::time::sleep(CANCEL_INTERVAL).await;
             match find().await {
                 // The task of a lost node has no record of its own here, and no receipt if it has not run.
-                Err(Problem::TaskNotFound) if is_cancelled => {
+                Err(Problem::TaskNotFound | Problem::Core(Fault::Busy { .. })) if is_cancelled => {
                     record.set_state(TaskState::Canceled, Vec::new(), self.executor.clock().now());
                 }
                 found => record = found?,

@@ -478,7 +478,7 @@ impl Pending {
     }
 
     /// Denies a call that waits for a slot without its caller, at whichever node, if `filter` selects its agent. Returns
-    /// `false` if a node has claimed it, and `None` if there is none.
+    /// `false` if it does not, or a node has claimed the call, and `None` if the intent is not pending.
     ///
     /// # Errors
     /// If the fleet cannot be reached.
@@ -489,13 +489,11 @@ impl Pending {
         reason: AbortReason,
     ) -> Result<Option<bool>, Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(None) };
-        let stored = fleet.pending.read(intent).await.map_err(|error| self.fault(&error))?;
-        let queued = stored.filter(|stored| stored.waits_for() == WaitsFor::Slot);
-        let call = queued.and_then(|stored| VerifiedVerdict::from_node(&stored.call()).ok());
-        let Some((call, _)) = call.filter(|(call, _)| filter(&call.agent)) else { return Ok(None) };
-        if self.due_ends.contains(intent) {
-            return Ok(None);
-        }
+        let read = fleet.pending.read(intent).await.map_err(|error| self.fault(&error))?;
+        let Some(stored) = read.filter(|_| !self.due_ends.contains(intent)) else { return Ok(None) };
+        let call = VerifiedVerdict::from_node(&stored.call()).ok();
+        let is_selected = |call: &Call| stored.waits_for() == WaitsFor::Slot && filter(&call.agent);
+        let Some((call, _)) = call.filter(|(call, _)| is_selected(call)) else { return Ok(Some(false)) };
         let is_denied = self.node.withdraw_in_fleet(fleet, &call, reason).await?;
         if is_denied {
             self.due_ends.note_removal(intent);
@@ -646,8 +644,15 @@ impl Pending {
     }
 
     /// Forgets the approvals of all intents that need more of them, because the list of callers has changed.
-    pub(super) fn forget_approvals(&self) {
+    pub(super) fn forget_approvals(self: &Arc<Self>) {
         self.list_changes.fetch_add(1, Relaxed);
+        if self.node.fleet().is_some() {
+            let pending = Arc::clone(self);
+            // Repeated by the next look.
+            self.node.sessions.spawn(async move {
+                let _is_done = pending.refresh_all().await;
+            });
+        }
     }
 
     /// Forgets the approvals of one intent that needs more of them. If the fleet cannot be reached, the next approval is
