@@ -126,6 +126,13 @@ impl Follower {
                 handle.mark_waiting_for_space(self.executor.clock().now());
                 self.await_end(handle).await;
             }
+            // Another node may have cancelled it while it waited here.
+            Err(fault @ Fault::Refused { blocked_by: BlockedBy::VerdictDenied, .. }) => {
+                match self.executor.queries.denial_in_fleet(handle.id).await {
+                    Ok(Some(denial)) => self.end_denied(handle, &denial).await,
+                    Ok(None) | Err(_) => self.fail(handle, &fault).await,
+                }
+            }
             Err(fault) => self.fail(handle, &fault).await,
         }
     }
