@@ -484,7 +484,12 @@ impl State {
         let Some(intent) = key.strip_prefix("wait.") else { return };
         let intent = IntentId::parse(intent).unwrap();
         let Some((number, decision)) = self.wait(intent) else { return };
-        if self.claim(intent).is_none() {
+        let claim = self.claim(intent);
+        // A late call may store it again, until a node looks.
+        if claim.as_ref().is_some_and(|claim| !claim.state.is_open()) {
+            return;
+        }
+        if claim.is_none() {
             self.history.wait(intent, number);
         }
         let Some(decision) = decision else { return };
