@@ -11,7 +11,7 @@
 //! of all values and follows their changes: nothing is handed over when a node is lost.
 //!
 //! Only the claim lets a run begin, and only a denial or an end of a run that has the claim ends an intent for good. So a
-//! value that is removed may come back, as after a server of NATS was killed: the next look finds the claim, and removes
+//! value that is removed may come back, as after a server of NATS was killed: a later look finds the claim, and removes
 //! it again. A node that has claimed an approved intent reads the value once more ([`PendingIntents::is_approved`]): an
 //! approval that was withdrawn before the claim starts no run.
 
