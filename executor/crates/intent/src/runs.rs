@@ -164,7 +164,7 @@ impl<C: Content> Runs<C> {
     /// As [`Self::abort`], for the run of an intent if it has one.
     pub fn abort_of(&mut self, intent: IntentId, reason: AbortReason) {
         if let Some(run) = self.by_intent.get_mut(&intent) {
-            run.stop(reason);
+            run.abort(reason);
         }
     }
 

@@ -172,6 +172,16 @@ impl Node {
         }))
     }
 
+    /// Returns `true` if an intent has run or is denied, at whichever node.
+    pub(super) async fn has_ended_in_fleet(&self, intent: IntentId) -> Result<bool, Fault> {
+        let Some(fleet) = self.fleet() else { return Ok(false) };
+        let found = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))?;
+        Ok(found.is_some_and(|found| match found.state {
+            FoundState::Ended(_) | FoundState::Denied(_) => true,
+            FoundState::Open => false,
+        }))
+    }
+
     /// Orders the node that runs an intent to end it, and waits until it has. Returns `false` if the run has ended by itself.
     ///
     /// # Errors

@@ -111,12 +111,12 @@ impl Waits {
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
         let begun = self.intents.update(|intents| {
+            self.record_expired(intents.waits.expire(now), now);
             // The caller checked this before it asked the governor. Since then, other content may have begun to wait.
             let earlier = intents.waits.get(call.intent);
             if earlier.is_some_and(|wait| !is_same_call(wait.call().call(), &call)) {
                 return Err(intent_conflict_fault(call.intent));
             }
-            self.record_expired(intents.waits.expire(now), now);
             // The journal of the node at which it arrived has it.
             if intents.waits.get(call.intent).is_some_and(|wait| !wait.is_recorded()) {
                 return Ok(None);

@@ -340,10 +340,8 @@ fn an_intent_has_one_decision_which_is_not_lost_with_its_node() {
             let (at, act) = &mut open[nth];
             // An act of a lost node may take one more step.
             let is_last = history.is_lost(*at);
-            if (is_last && next_random(&mut seed, 2) == 0)
-                || act.as_mut().poll(&mut context).is_ready()
-                || is_last
-            {
+            let has_ended = is_last && next_random(&mut seed, 2) == 0;
+            if has_ended || act.as_mut().poll(&mut context).is_ready() || is_last {
                 drop(open.swap_remove(nth));
             }
         }

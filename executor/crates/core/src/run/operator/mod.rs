@@ -339,6 +339,10 @@ impl Operator {
             }
             return Ok(is_denied);
         }
+        // A node that does not answer has nothing to say about it.
+        if self.node.has_ended_in_fleet(intent).await? {
+            return Ok(false);
+        }
         match self.peers.find_queued(intent).await? {
             // Its caller gets the end as the end of a run.
             Some(agent) if filter(&agent) => {
