@@ -128,15 +128,16 @@ fn an_expired_page_says_so_first() {
     let governor = FakeGovernor::deciding(|call| {
         let mut verdict = verdict(call["intent_id"].as_str().expect("an id"), &manifest());
         verdict["verdict"] = "ESCALATE".into();
-        verdict["expires_at"] = in_seconds(4).into();
+        verdict["expires_at"] = in_seconds(6).into();
         Reply::Result(verdict)
     });
     let executor = Executor::start(Options::new().governor(&governor.url()));
+    // A browser that starts beside a load takes longer than the call waits.
+    let browser = sign_in(&executor);
     let id = escalate(&executor, write("late", "x"));
     let path = format!("/console/decide/{id}");
     let client = Client::local(&executor);
     assert!(client.get(&path).1.contains("hidden>Expired"));
-    let browser = sign_in(&executor);
     if let Some(mut browser) = browser {
         browser.goto(&path);
         browser.wait_for_text("Expired: nobody decided in time");
