@@ -13,7 +13,7 @@
 //!            └───────────── wait_again ─────────────── retrying ◀────────── take_approved ─────── approved
 //!                                                         │ └─ mark_claimed ─▶ claimed                ▲
 //!                                                         └──────────── wait_to_run ──────────────────┘
-//! a node of a fleet: follow ─▶ undecided ◀─ follow ─▶ decided ─ take_decided ─▶ retrying ─ leave_to_fleet ─▶ decided
+//! a node of a fleet: follow ─▶ undecided ◀─ follow ─▶ decided ─ take_decided ─▶ retrying ─ leave ─▶ decided
 //!
 //! Runs:
 //! claim ─▶ claimed here ◀── take_back ────┐
@@ -31,7 +31,7 @@
 //! no wait                                   the run is aborted
 //! ```
 //!
-//! In a fleet, a value that all nodes share says what waits, and what was decided ([`Waits::follow`]). What a task of this
+//! In a fleet, a value that all nodes share says what waits, and what was decided ([`FleetWaits`]). What a task of this
 //! process decides or runs is that task's business until it leaves the intent to the fleet again.
 //!
 //! A call that an operator has stopped neither waits nor is claimed, because each of these steps looks at the stops, and
@@ -51,6 +51,6 @@ pub use intents::{ClaimError, Ended, EndedAll, Intents, Scope, StartError};
 pub use runs::{AbortEffect, RunId, RunPlace, Runs};
 pub use stops::{NumberedStop, Stops};
 pub use waits::{
-    Changes, EndedWait, HoldError, HoldOutcome, Outdated, Removal, StoredWait, Taken, Wait, WaitId, Waits,
-    WakeCondition,
+    Changes, EndedWait, FleetWaits, HoldError, HoldOutcome, Outdated, Removal, StoredWait, Taken, Wait,
+    WaitId, Waits, WakeCondition,
 };

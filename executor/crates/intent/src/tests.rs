@@ -87,6 +87,10 @@ fn partial_approvals(intents: &Intents<Plain>, intent: IntentId) -> &[&'static s
     intents.waits.get(intent).unwrap().partial_approvals()
 }
 
+fn count(intents: &Intents<Plain>, is_selected: impl Fn(&Wait<Plain>) -> bool) -> usize {
+    intents.waits.select(is_selected).count()
+}
+
 fn wake_condition(intents: &Intents<Plain>, intent: IntentId) -> Option<WakeCondition> {
     intents.waits.get(intent).map(Wait::wake_condition)
 }
@@ -102,9 +106,10 @@ fn an_approved_intent_that_waits_again_has_no_approval_and_a_new_number() {
     assert_eq!(take(&mut intents, intent), Some(first));
     intents.waits.wait_to_run(first, "approval");
     assert_eq!(intents.waits.take_approved(intent), Some((&"call", first, "approval")));
-    assert_eq!(intents.waits.awaiting_decision().count(), 0, "it is announced again if it waits again");
+    let announced = count(&intents, Wait::awaits_decision_here);
+    assert_eq!(announced, 0, "it is announced again if it waits again");
     let second = intents.waits.wait_again(first).unwrap();
-    assert_eq!(intents.waits.approved().count(), 0);
+    assert_eq!(count(&intents, Wait::is_approved), 0);
     assert_eq!(take(&mut intents, intent), Some(second));
     assert_eq!(intents.waits.check_current(first), Err(Outdated::WaitEnded));
     assert_eq!(intents.waits.check_current(second), Ok(()));
@@ -122,46 +127,36 @@ fn stored(
 ) -> StoredWait<Plain> {
     let home = Some(NodeName::try_from("other".to_owned()).unwrap());
     let partial_approvals = partial_approvals.to_vec();
-    let owner = owner("b");
-    StoredWait {
-        owner,
-        call: "call",
-        expires_at: EXPIRED,
-        home,
-        revision,
-        number,
-        partial_approvals,
-        is_decided,
-    }
+    StoredWait { wait: wait("b"), home, revision, number, partial_approvals, is_decided }
 }
 
 #[test]
 fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
     let mut intents = intents();
     let intent = IntentId::random();
-    intents.waits.follow(intent, stored(1, 5, &[], false));
+    intents.waits.fleet().follow(intent, stored(1, 5, &[], false));
     assert_eq!(intents.waits.take_changes(), Changes::List);
     let wait = intents.waits.get(intent).unwrap();
     assert!(wait.is_stored() && !wait.is_recorded() && wait.home().is_some());
-    assert_eq!((intents.waits.undecided(NOW).count(), intents.waits.awaiting_decision_count(NOW)), (1, 0));
-    intents.waits.follow(intent, stored(1, 5, &[], false));
+    assert_eq!((intents.waits.undecided(NOW).count(), count(&intents, Wait::awaits_decision_here)), (1, 0));
+    intents.waits.fleet().follow(intent, stored(1, 5, &[], false));
     assert_eq!(intents.waits.take_changes(), Changes::None, "nothing has changed");
-    intents.waits.follow(intent, stored(2, 5, &["partial"], false));
-    intents.waits.follow(intent, stored(1, 5, &[], false));
+    intents.waits.fleet().follow(intent, stored(2, 5, &["partial"], false));
+    intents.waits.fleet().follow(intent, stored(1, 5, &[], false));
     assert_eq!(partial_approvals(&intents, intent), ["partial"], "the value is older");
     // The task that decides here finds out itself that somebody else has decided.
     let taken = take(&mut intents, intent).unwrap();
     assert_eq!(taken.number(), 5);
-    assert!(!intents.waits.follow(intent, stored(3, 5, &[], true)));
+    assert!(!intents.waits.fleet().follow(intent, stored(3, 5, &[], true)));
     assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision);
     intents.waits.release(taken);
-    intents.waits.follow(intent, stored(3, 5, &[], true));
+    intents.waits.fleet().follow(intent, stored(3, 5, &[], true));
     assert_eq!(intents.waits.take_undecided(intent), Removal::Absent);
-    assert_eq!(intents.waits.decided().count(), 1);
-    let run = intents.waits.take_decided(intent).unwrap().1;
-    assert!(intents.waits.take_decided(intent).is_none() && intents.waits.followed().count() == 1);
-    intents.waits.leave_to_fleet(run);
-    intents.waits.follow(intent, stored(4, 6, &[], false));
+    assert_eq!(count(&intents, Wait::is_decided), 1);
+    let run = intents.waits.fleet().take_decided(intent).unwrap().1;
+    assert!(intents.waits.fleet().take_decided(intent).is_none() && count(&intents, Wait::is_followed) == 1);
+    intents.waits.fleet().leave(run);
+    intents.waits.fleet().follow(intent, stored(4, 6, &[], false));
     assert!(!intents.waits.mark_claimed(run), "it is in a new wait");
     // Each node ends its own intents when it is told of a stop.
     let follows = intents.stop(stop(StopTarget::Everything), Scope::ThisNode);
@@ -174,13 +169,13 @@ fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
 fn an_intent_that_was_decided_here_is_recorded_here() {
     let mut intents = intents();
     let intent = IntentId::random();
-    intents.waits.follow(intent, stored(3, 5, &[], true));
-    intents.waits.mark_recorded(intent);
+    intents.waits.fleet().follow(intent, stored(3, 5, &[], true));
+    intents.waits.fleet().mark_recorded(intent);
     // The approval is withdrawn by a later value only.
-    intents.waits.note_revision(intent, 4);
-    assert_eq!(intents.waits.mark_unrecorded(intent, 4), None);
-    assert_eq!(intents.waits.mark_unrecorded(intent, 5), Some(&"call"));
-    intents.waits.mark_recorded(intent);
+    intents.waits.fleet().note_revision(intent, 4);
+    assert_eq!(intents.waits.fleet().mark_unrecorded(intent, 4), None);
+    assert_eq!(intents.waits.fleet().mark_unrecorded(intent, 5), Some(&"call"));
+    intents.waits.fleet().mark_recorded(intent);
     let ended = intents.waits.remove_idle(intent);
     assert_eq!(ended, Removal::Removed(EndedWait { call: "call", is_recorded: true }));
     assert_eq!(intents.waits.remove_idle(intent), Removal::Absent);
@@ -196,7 +191,7 @@ fn an_approved_intent_that_was_revoked_and_sent_again_is_neither_claimed_nor_app
     hold(&mut intents, intent);
     assert!(!intents.waits.mark_claimed(first) && !intents.waits.end(first));
     intents.waits.wait_to_run(first, "approval");
-    assert_eq!(intents.waits.approved().count(), 0);
+    assert_eq!(count(&intents, Wait::is_approved), 0);
     assert!(take(&mut intents, intent).is_some());
 }
 
@@ -261,7 +256,7 @@ fn an_approved_intent_stays_until_its_run_has_finished() {
         "only the journal answers for a claimed intent"
     );
     assert!(intents.waits.get(intent).is_some_and(|wait| wait.is_pending(NOW)));
-    assert_eq!(intents.waits.awaiting_decision_count(NOW), 0);
+    assert_eq!(count(&intents, Wait::awaits_decision_here), 0);
     assert!(intents.waits.expire(EXPIRED).is_empty(), "a claimed intent does not expire here");
     assert_eq!(cancel(&mut intents, intent), None);
     intents.waits.wait_to_run(taken, "approval");

@@ -97,14 +97,12 @@ impl OpenIntents {
                 }
                 Ok(escalated) => {
                     let intent = escalated.call().intent;
-                    let owner = owner_of(escalated.call());
-                    let expires_at = escalated.expires_at();
-                    let wait = Wait::new(owner, escalated, expires_at);
+                    let wait = wait_of(escalated);
                     match approvals {
                         RestoredApprovals::InFleet { max_bytes }
                             if approval.is_some() && text.len() <= max_bytes =>
                         {
-                            intents.waits.restore_stored(intent, wait);
+                            intents.waits.fleet().restore(intent, wait);
                         }
                         RestoredApprovals::InForce | RestoredApprovals::InFleet { .. } => {
                             intents.waits.restore(intent, wait, approval);
@@ -174,9 +172,11 @@ impl OpenIntents {
         self.read(|intents| intents.waits.get(intent).is_some_and(Wait::awaits_decision))
     }
 
-    /// The number of intents that wait for a person, and of those that a decision is being made on.
+    /// The number of intents that arrived here and wait for a decision, or on which one is in progress, and that have not
+    /// expired.
     pub(super) fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
-        self.read(|intents| intents.waits.awaiting_decision_count(now))
+        let is_counted = |wait: &Wait<Kept>| wait.awaits_decision_here() && wait.is_pending(now);
+        self.read(|intents| intents.waits.select(is_counted).count())
     }
 
     /// The event that ends an intent's wait; `None` for an intent that is not held.
@@ -291,7 +291,7 @@ impl OpenIntents {
     /// Takes an intent for a run whose approval the fleet stores.
     pub(super) fn take_decided(&self, intent: IntentId) -> Option<(Escalated, WaitId)> {
         self.update(|intents| {
-            let (escalated, taken) = intents.waits.take_decided(intent)?;
+            let (escalated, taken) = intents.waits.fleet().take_decided(intent)?;
             Some((escalated.clone(), taken))
         })
     }
@@ -303,7 +303,7 @@ impl OpenIntents {
 
     /// Leaves a taken intent to what the fleet stores of it.
     pub(super) fn leave_to_fleet(&self, taken: WaitId) {
-        self.update(|intents| intents.waits.leave_to_fleet(taken));
+        self.update(|intents| intents.waits.fleet().leave(taken));
     }
 
     /// Ends a wait. Returns `false` if the intent is not held, or is in a new wait.
@@ -394,9 +394,16 @@ impl Drop for ActiveRun {
 }
 
 /// The parts of a call by which it is selected.
-pub(super) fn owner_of(call: &Call) -> Owner {
+fn owner_of(call: &Call) -> Owner {
     let parent = call.parent.as_ref().map(|parent| parent.intent);
     Owner { agent: call.agent.clone(), tool: call.tool.clone(), parent }
+}
+
+/// The wait of an intent for a person, until its verdict expires.
+pub(super) fn wait_of(escalated: Escalated) -> Wait<Kept> {
+    let owner = owner_of(escalated.call());
+    let expires_at = escalated.expires_at();
+    Wait::new(owner, escalated, expires_at)
 }
 
 /// Returns `true` if two calls have the same content.

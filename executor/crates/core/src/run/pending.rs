@@ -16,7 +16,7 @@ use super::due_ends::DueEnds;
 use super::engine::passing::Passing;
 use super::faults::{busy_fault, intent_conflict_fault};
 use super::fleet::{Fleet, FleetDenial, Node};
-use super::open_intents::{Kept, OpenIntents, is_same_call, owner_of};
+use super::open_intents::{Kept, OpenIntents, is_same_call, wait_of};
 use super::policies::Policies;
 use super::preview::{DecisionBasis, changed_fault};
 use super::wait_records::EndOfWait;
@@ -316,16 +316,14 @@ impl Pending {
                 Some(_) | None => {}
             }
             let stored = StoredWait {
-                owner: owner_of(call),
-                expires_at: escalated.expires_at(),
                 home: (!is_own).then(|| stored.node().clone()),
                 revision: stored.revision(),
                 number: stored.number(),
                 partial_approvals,
                 is_decided: stored.decision().is_some(),
-                call: escalated,
+                wait: wait_of(escalated),
             };
-            if !intents.waits.follow(intent, stored) {
+            if !intents.waits.fleet().follow(intent, stored) {
                 self.behind.lock().insert(intent);
             }
         });
@@ -393,7 +391,8 @@ impl Pending {
                 Err(_) => drop(self.behind.lock().insert(intent)),
             }
         }
-        let mut held = self.intents.read(|intents| intents.waits.followed().collect::<Vec<_>>());
+        let mut held =
+            self.intents.read(|intents| intents.waits.select(Wait::is_followed).collect::<Vec<_>>());
         if self.looks.fetch_add(1, Relaxed).is_multiple_of(CLAIM_LOOKS) {
             for intent in &held {
                 skip_unreadable(self.remove_if_ended(fleet, *intent).await)?;
@@ -576,7 +575,8 @@ impl Pending {
         let Some(fleet) = self.node.fleet() else { return Ok(stored.clone()) };
         let changed = fleet.pending.change(stored, change).await.map_err(|error| self.fault(&error))?;
         let changed = changed.ok_or_else(changed_fault)?;
-        self.intents.update(|intents| intents.waits.note_revision(changed.intent, changed.revision()));
+        self.intents
+            .update(|intents| intents.waits.fleet().note_revision(changed.intent, changed.revision()));
         Ok(changed)
     }
 

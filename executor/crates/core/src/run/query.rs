@@ -164,7 +164,7 @@ impl Queries {
     /// may have to wait for another decision later.
     #[must_use]
     pub fn held_intents(&self) -> HashSet<IntentId> {
-        self.intents.read(|intents| intents.waits.awaiting_decision().collect())
+        self.intents.read(|intents| intents.waits.select(Wait::awaits_decision_here).collect())
     }
 
     /// Follows what other nodes of the fleet have decided, and what waits there. Returns `false` if the servers do not

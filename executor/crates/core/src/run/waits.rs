@@ -4,7 +4,7 @@ use super::due_ends::DueEnds;
 use super::engine::stored_calls::DENIED_BY;
 use super::faults::{busy_fault, intent_conflict_fault, stop_fault, unsaved_decision_fault};
 use super::open_intents::{
-    MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, RestoredApprovals, is_same_call, owner_of,
+    MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, RestoredApprovals, is_same_call, wait_of,
 };
 use super::refusals::Refusals;
 use super::wait_records::{
@@ -12,7 +12,7 @@ use super::wait_records::{
 };
 use super::{AgentFilter, all_agents, trace};
 use a2g_govern::Escalated;
-use a2g_intent::{Ended, EndedAll, EndedWait, HoldError, HoldOutcome, Removal, Wait, WakeCondition};
+use a2g_intent::{Ended, EndedAll, EndedWait, HoldError, HoldOutcome, Removal, WakeCondition};
 use a2g_journal::{
     Decisions, HoldResult, IntentClaims, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent,
     Resolution, ResolvedIntent,
@@ -121,7 +121,7 @@ impl Waits {
             if intents.waits.get(call.intent).is_some_and(|wait| !wait.is_recorded()) {
                 return Ok(None);
             }
-            let held = intents.hold(call.intent, Wait::new(owner_of(&call), escalated, until));
+            let held = intents.hold(call.intent, wait_of(escalated));
             let outcome = held.map_err(|error| self.hold_fault(&call, error))?;
             Ok(Some((outcome, self.decisions.hold(&call, text, until))))
         })?;
@@ -176,7 +176,7 @@ impl Waits {
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         match self.decisions.hold(call, text, escalated.expires_at()).await {
             Ok(HoldResult::Waiting) => {
-                self.intents.update(|intents| intents.waits.mark_recorded(call.intent));
+                self.intents.update(|intents| intents.waits.fleet().mark_recorded(call.intent));
                 Ok(())
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
@@ -191,7 +191,7 @@ impl Waits {
     pub(super) async fn forget_record(&self, intent: IntentId, revision: u64, reason: &'static str) {
         let now = self.clock.now();
         let withdrawal = self.intents.update(|intents| {
-            let escalated = intents.waits.mark_unrecorded(intent, revision)?;
+            let escalated = intents.waits.fleet().mark_unrecorded(intent, revision)?;
             let end = new_resolution(&self.decisions, escalated, Resolution::Cancelled, reason, now);
             Some(self.decisions.resolve(vec![end]))
         });

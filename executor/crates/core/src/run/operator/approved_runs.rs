@@ -86,7 +86,8 @@ impl Operator {
     /// Runs the intents that were approved in an earlier process and did not start there. In a fleet,
     /// [`Self::follow_decisions`] does.
     pub fn resume_approved(self: &Arc<Self>) {
-        let approved = self.intents.read(|intents| intents.waits.approved().collect::<Vec<_>>());
+        let approved =
+            self.intents.read(|intents| intents.waits.select(Wait::is_approved).collect::<Vec<_>>());
         for intent in approved {
             let Some((escalated, taken, approval)) = self.intents.take_approved(intent) else { continue };
             self.spawn_approved(escalated, taken, approval);
@@ -103,7 +104,8 @@ impl Operator {
     /// Runs the approved intents that this node can run and no other one is about to, and completes the denials whose node
     /// was lost.
     pub(in crate::run) async fn follow_decisions(self: &Arc<Self>) {
-        for intent in self.intents.read(|intents| intents.waits.decided().collect::<Vec<_>>()) {
+        for intent in self.intents.read(|intents| intents.waits.select(Wait::is_decided).collect::<Vec<_>>())
+        {
             match self.pending.follow_decision(intent).await {
                 Ok(Some(approval)) if !self.slots.is_closed() => {
                     if let Some((escalated, taken)) = self.intents.take_decided(intent) {

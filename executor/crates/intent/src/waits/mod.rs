@@ -1,47 +1,21 @@
 //! The intents that wait for a person, or have waited and have not ended.
 
-use crate::content::{Content, Owner};
+mod fleet;
+mod wait;
+
+pub use fleet::{FleetWaits, StoredWait};
+pub use wait::{EndedWait, Wait, WaitId, WakeCondition};
+
+use crate::content::Content;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::node::NodeName;
 use a2g_types::stop::Stop;
 use std::collections::HashMap;
 use std::mem;
 use time::OffsetDateTime;
-
-/// Identifies one wait of an intent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WaitId {
-    pub(crate) intent: IntentId,
-    number: u64,
-    /// The number of times that all partial approvals had been forgotten.
-    forget_count: u64,
-}
-
-impl WaitId {
-    /// The number of the wait. When the intent waits again, the number differs, even in another process.
-    #[must_use]
-    pub fn number(self) -> u64 {
-        self.number
-    }
-
-    /// A wait that is in no table, for tests.
-    #[must_use]
-    pub fn detached(intent: IntentId, number: u64) -> Self {
-        Self { intent, number, forget_count: 0 }
-    }
-}
+use wait::Phase;
 
 /// An intent that was taken for a decision.
 pub type Taken<'a, C> = (&'a <C as Content>::Call, WaitId);
-
-/// The event that ends an intent's wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WakeCondition {
-    /// The verdict expires at this time, unless a decision is made before.
-    Until(OffsetDateTime),
-    /// Another task, which decides on the intent or runs it, announces a change.
-    AnotherTask,
-}
 
 /// The changes since they were last taken, for those who wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,200 +76,6 @@ impl<T> Removal<T> {
             Self::InDecision => Removal::InDecision,
             Self::Absent => Removal::Absent,
         }
-    }
-}
-
-/// The phase of an intent's wait.
-#[derive(Debug, Clone)]
-enum Phase<A> {
-    /// The intent waits for a person.
-    Undecided,
-    /// A decision is in progress, and excludes any other.
-    Deciding,
-    /// The intent is claimed, and its approval is being recorded. From now on, a cancellation aborts its run.
-    Approving,
-    /// The intent is approved and claimed. If its run cannot begin, it waits to run again.
-    Claimed,
-    /// The intent is approved and waits to run.
-    Approved(A),
-    /// An attempt to run an approved intent is in progress.
-    Retrying,
-    /// The fleet stores a decision, and no task of this process acts on it.
-    Decided,
-}
-
-/// The end of a wait.
-#[derive(Debug, PartialEq, Eq)]
-pub struct EndedWait<T> {
-    /// The call that waited.
-    pub call: T,
-    /// `true` if the journal of this executor has the wait.
-    pub is_recorded: bool,
-}
-
-impl<T> EndedWait<T> {
-    fn of<C: Content<Call = T>>(wait: Wait<C>) -> Self {
-        Self { call: wait.call, is_recorded: wait.is_recorded }
-    }
-}
-
-/// What the fleet stores of the wait of an intent.
-#[derive(Debug)]
-pub struct StoredWait<C: Content> {
-    /// Identifies the call.
-    pub owner: Owner,
-    /// The call.
-    pub call: C::Call,
-    /// The expiry of the verdict.
-    pub expires_at: OffsetDateTime,
-    /// The node at which the intent arrived; `None` for this one.
-    pub home: Option<NodeName>,
-    /// The revision of the value.
-    pub revision: u64,
-    /// The number of the wait.
-    pub number: u64,
-    /// The approvals so far of an intent that needs more of them.
-    pub partial_approvals: Vec<C::PartialApproval>,
-    /// `true` once somebody has decided.
-    pub is_decided: bool,
-}
-
-/// The wait of an intent.
-#[derive(Debug)]
-pub struct Wait<C: Content> {
-    owner: Owner,
-    call: C::Call,
-    expires_at: OffsetDateTime,
-    /// The node of a fleet at which the intent arrived; `None` for this one.
-    home: Option<NodeName>,
-    /// The latest known revision of the value of the wait in the fleet; 0 if it is not stored.
-    revision: u64,
-    /// `true` if the journal of this executor has the wait.
-    is_recorded: bool,
-    /// The number that [`Waits`] gives this wait. An intent may wait again later under the same id.
-    number: u64,
-    phase: Phase<C::Approval>,
-    partial_approvals: Vec<C::PartialApproval>,
-}
-
-impl<C: Content> Wait<C> {
-    /// A wait for a person, who may decide until `expires_at`.
-    #[must_use]
-    pub fn new(owner: Owner, call: C::Call, expires_at: OffsetDateTime) -> Self {
-        Self {
-            owner,
-            call,
-            expires_at,
-            home: None,
-            revision: 0,
-            is_recorded: true,
-            number: 0,
-            phase: Phase::Undecided,
-            partial_approvals: Vec::new(),
-        }
-    }
-
-    /// The node of a fleet at which the intent arrived; `None` for this one.
-    #[must_use]
-    pub fn home(&self) -> Option<&NodeName> {
-        self.home.as_ref()
-    }
-
-    /// Returns `true` if the fleet stores the wait.
-    #[must_use]
-    pub fn is_stored(&self) -> bool {
-        self.revision > 0
-    }
-
-    /// Returns `true` if the journal of this executor has the wait.
-    #[must_use]
-    pub fn is_recorded(&self) -> bool {
-        self.is_recorded
-    }
-
-    /// The number of the wait. When the intent waits again, the number differs, even in another process.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Returns `true` if the fleet stores a decision, and no task of this process acts on it.
-    #[must_use]
-    pub fn is_decided(&self) -> bool {
-        matches!(self.phase, Phase::Decided)
-    }
-
-    /// The call.
-    #[must_use]
-    pub fn call(&self) -> &C::Call {
-        &self.call
-    }
-
-    /// The approvals so far of an intent that needs more of them.
-    #[must_use]
-    pub fn partial_approvals(&self) -> &[C::PartialApproval] {
-        &self.partial_approvals
-    }
-
-    /// Returns `true` if the verdict has not expired.
-    #[must_use]
-    pub fn is_pending(&self, now: OffsetDateTime) -> bool {
-        now < self.expires_at
-    }
-
-    /// Returns `true` if the intent waits for a decision, or one is in progress.
-    #[must_use]
-    pub fn awaits_decision(&self) -> bool {
-        match self.phase {
-            Phase::Undecided | Phase::Deciding | Phase::Approving => true,
-            Phase::Claimed | Phase::Approved(_) | Phase::Retrying | Phase::Decided => false,
-        }
-    }
-
-    /// The event that ends the wait.
-    #[must_use]
-    pub fn wake_condition(&self) -> WakeCondition {
-        match self.phase {
-            Phase::Undecided => WakeCondition::Until(self.expires_at),
-            Phase::Deciding
-            | Phase::Approving
-            | Phase::Claimed
-            | Phase::Approved(_)
-            | Phase::Retrying
-            | Phase::Decided => WakeCondition::AnotherTask,
-        }
-    }
-
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
-    }
-
-    /// `true` if the intent ends with its wait. A claimed intent ends with its run.
-    pub(crate) fn ends_with_wait(&self) -> bool {
-        match self.phase {
-            Phase::Undecided | Phase::Deciding | Phase::Approved(_) | Phase::Retrying | Phase::Decided => {
-                true
-            }
-            Phase::Approving | Phase::Claimed => false,
-        }
-    }
-
-    /// Returns `true` if no task of this process decides on the intent or runs it.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.is_undecided() || self.is_decided()
-    }
-
-    fn id(&self, intent: IntentId, forget_count: u64) -> WaitId {
-        WaitId { intent, number: self.number, forget_count }
-    }
-
-    fn is_undecided(&self) -> bool {
-        matches!(self.phase, Phase::Undecided)
-    }
-
-    fn is_claimed(&self) -> bool {
-        matches!(self.phase, Phase::Claimed)
     }
 }
 
@@ -373,41 +153,11 @@ impl<C: Content> Waits<C> {
         waits.filter(move |wait| wait.is_undecided() && wait.is_pending(now))
     }
 
-    /// The number of intents that arrived here and wait for a decision, or on which one is in progress, and that have not
-    /// expired.
-    #[must_use]
-    pub fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
-        let waits = self.by_intent.values().filter(|wait| wait.home.is_none());
-        waits.filter(|wait| wait.awaits_decision() && wait.is_pending(now)).count()
-    }
-
-    /// The intents that arrived here and wait for a decision, or on which one is in progress. An approved intent may have
-    /// to wait for another decision later.
-    pub fn awaiting_decision(&self) -> impl Iterator<Item = IntentId> {
-        self.select(|wait| wait.home.is_none() && wait.awaits_decision())
-    }
-
-    /// The approved intents that wait to run.
-    pub fn approved(&self) -> impl Iterator<Item = IntentId> {
-        self.select(|wait| matches!(wait.phase, Phase::Approved(_)))
-    }
-
-    /// The intents on whose decision, which the fleet stores, no task of this process acts.
-    pub fn decided(&self) -> impl Iterator<Item = IntentId> {
-        self.select(Wait::is_decided)
-    }
-
-    /// The intents that the fleet stores, or has to store.
-    pub fn followed(&self) -> impl Iterator<Item = IntentId> {
-        self.select(|wait| wait.is_stored() || wait.is_idle())
-    }
-
-    fn select(&self, is_selected: impl Fn(&Wait<C>) -> bool) -> impl Iterator<Item = IntentId> {
+    /// The intents whose waits are selected.
+    pub fn select(&self, is_selected: impl Fn(&Wait<C>) -> bool) -> impl Iterator<Item = IntentId> {
         let waits = self.by_intent.iter().filter(move |(_, wait)| is_selected(wait));
         waits.map(|(intent, _)| *intent)
     }
-
-    // The begin and the end of a wait.
 
     /// Restores the wait of an earlier process, with its approval if it has one.
     pub fn restore(&mut self, intent: IntentId, wait: Wait<C>, approval: Option<C::Approval>) {
@@ -425,78 +175,6 @@ impl<C: Content> Waits<C> {
         }
         self.note(Changes::List);
         Ok(HoldOutcome::New(self.insert(intent, wait)))
-    }
-
-    /// Restores the wait of an earlier process, of which the fleet stores whether somebody has decided.
-    pub fn restore_stored(&mut self, intent: IntentId, wait: Wait<C>) {
-        self.insert(intent, Wait { phase: Phase::Decided, ..wait });
-    }
-
-    /// Follows what the fleet stores of a wait, unless a later value is known. Returns `false` if it has to be followed later,
-    /// because a task of this process decides on the intent or runs it: that task finds the change itself.
-    pub fn follow(&mut self, intent: IntentId, stored: StoredWait<C>) -> bool {
-        let StoredWait { owner, call, expires_at, home, revision, number, partial_approvals, is_decided } =
-            stored;
-        let phase = if is_decided { Phase::Decided } else { Phase::Undecided };
-        let Some(wait) = self.by_intent.get_mut(&intent) else {
-            let is_recorded = false;
-            let new = Wait::new(owner, call, expires_at);
-            let wait = Wait { home, revision, is_recorded, number, phase, partial_approvals, ..new };
-            self.by_intent.insert(intent, wait);
-            self.note(Changes::List);
-            return true;
-        };
-        if revision < wait.revision || !wait.is_idle() {
-            return revision <= wait.revision;
-        }
-        let is_changed = wait.is_decided() != is_decided
-            || wait.number != number
-            || wait.partial_approvals.len() != partial_approvals.len();
-        wait.home = home;
-        wait.revision = revision;
-        wait.number = number;
-        wait.phase = phase;
-        wait.partial_approvals = partial_approvals;
-        if is_changed {
-            self.note(Changes::Waits);
-        }
-        true
-    }
-
-    /// Notes the revision of a value that this process has written or found.
-    pub fn note_revision(&mut self, intent: IntentId, revision: u64) {
-        if let Some(wait) = self.by_intent.get_mut(&intent) {
-            wait.revision = wait.revision.max(revision);
-        }
-    }
-
-    /// Takes a decided intent for a run: see [`Wait::is_decided`].
-    pub fn take_decided(&mut self, intent: IntentId) -> Option<(&C::Call, WaitId)> {
-        let wait = self.by_intent.get_mut(&intent).filter(|wait| wait.is_decided())?;
-        wait.phase = Phase::Retrying;
-        Some((&wait.call, wait.id(intent, self.forget_count)))
-    }
-
-    /// Leaves a taken intent to what the fleet stores of it. The next [`Self::follow`] says whether it is decided.
-    pub fn leave_to_fleet(&mut self, taken: WaitId) {
-        self.change(taken, |wait| wait.phase = Phase::Decided);
-    }
-
-    /// Notes that the journal of this executor has a wait.
-    pub fn mark_recorded(&mut self, intent: IntentId) {
-        if let Some(wait) = self.by_intent.get_mut(&intent) {
-            wait.is_recorded = true;
-        }
-    }
-
-    /// Notes that the journal of this executor no longer has the wait of an intent whose decision was withdrawn by the value
-    /// with this revision. Returns its call.
-    pub fn mark_unrecorded(&mut self, intent: IntentId, revision: u64) -> Option<&C::Call> {
-        let is_withdrawn =
-            |wait: &&mut Wait<C>| wait.is_decided() && wait.is_recorded && wait.revision < revision;
-        let wait = self.by_intent.get_mut(&intent).filter(is_withdrawn)?;
-        wait.is_recorded = false;
-        Some(&wait.call)
     }
 
     fn insert(&mut self, intent: IntentId, wait: Wait<C>) -> WaitId {
