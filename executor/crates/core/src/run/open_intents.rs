@@ -9,8 +9,8 @@ use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
 use super::{AgentFilter, RunIdentity};
 use a2g_govern::Escalated;
 use a2g_intent::{
-    Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunId, RunPlace, StartError, Wait,
-    WaitId, WakeCondition,
+    Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunId, RunPlace, StartError, Taken,
+    Wait, WaitId, WakeCondition,
 };
 use a2g_journal::{Approval, Decisions, HeldIntent};
 use a2g_sandbox::Abort;
@@ -267,17 +267,12 @@ impl OpenIntents {
 
     /// The intent and its wait, if it is undecided.
     pub(super) fn find_undecided(&self, intent: IntentId) -> Option<(Escalated, WaitId)> {
-        self.read(|intents| {
-            let (escalated, wait) = intents.waits.undecided_call(intent)?;
-            Some((escalated.clone(), wait))
-        })
+        self.read(|intents| intents.waits.undecided_call(intent).map(copy_call))
     }
 
     /// Takes an undecided intent for a decision.
     pub(super) fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitId)> {
-        self.update(|intents| {
-            intents.waits.take_undecided(intent).map(|(escalated, taken)| (escalated.clone(), taken))
-        })
+        self.update(|intents| intents.waits.take_undecided(intent).map(copy_call))
     }
 
     /// Takes an approved intent for a run. Returns `None` if it was cancelled, revoked or stopped.
@@ -290,10 +285,7 @@ impl OpenIntents {
 
     /// Takes an intent for a run whose approval the fleet stores.
     pub(super) fn take_decided(&self, intent: IntentId) -> Option<(Escalated, WaitId)> {
-        self.update(|intents| {
-            let (escalated, taken) = intents.waits.fleet().take_decided(intent)?;
-            Some((escalated.clone(), taken))
-        })
+        self.update(|intents| intents.waits.fleet().take_decided(intent).map(copy_call))
     }
 
     /// Lets an intent wait again, because the decision on it cannot be applied.
@@ -397,6 +389,10 @@ impl Drop for ActiveRun {
 fn owner_of(call: &Call) -> Owner {
     let parent = call.parent.as_ref().map(|parent| parent.intent);
     Owner { agent: call.agent.clone(), tool: call.tool.clone(), parent }
+}
+
+fn copy_call((escalated, wait): Taken<'_, Kept>) -> (Escalated, WaitId) {
+    (escalated.clone(), wait)
 }
 
 /// The wait of an intent for a person, until its verdict expires.

@@ -118,7 +118,7 @@ impl Waits {
                 return Err(intent_conflict_fault(call.intent));
             }
             // The journal of the node at which it arrived has it.
-            if intents.waits.get(call.intent).is_some_and(|wait| !wait.is_recorded()) {
+            if earlier.is_some_and(|wait| !wait.is_recorded()) {
                 return Ok(None);
             }
             let held = intents.hold(call.intent, wait_of(escalated));

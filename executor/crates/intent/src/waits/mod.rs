@@ -262,11 +262,11 @@ impl<C: Content> Waits<C> {
     /// [`Outdated`].
     pub fn check_current(&self, taken: WaitId) -> Result<(), Outdated> {
         let is_same = self.get(taken.intent).is_some_and(|wait| wait.number == taken.number);
-        if is_same { self.check_not_forgotten(taken) } else { Err(Outdated::WaitEnded) }
-    }
-
-    fn check_not_forgotten(&self, taken: WaitId) -> Result<(), Outdated> {
-        if self.forget_count == taken.forget_count { Ok(()) } else { Err(Outdated::ApprovalsForgotten) }
+        match is_same {
+            true if self.forget_count == taken.forget_count => Ok(()),
+            true => Err(Outdated::ApprovalsForgotten),
+            false => Err(Outdated::WaitEnded),
+        }
     }
 
     /// Marks a claimed intent as one whose approval is being recorded. From now on, a cancellation aborts the run instead of
@@ -300,14 +300,14 @@ impl<C: Content> Waits<C> {
         taken: WaitId,
         approval: C::PartialApproval,
     ) -> Result<(), Outdated> {
-        let current = self.check_not_forgotten(taken);
-        let is_same = self.change(taken, |wait| {
+        let current = self.check_current(taken);
+        self.change(taken, |wait| {
             wait.phase = Phase::Undecided;
             if current.is_ok() {
                 wait.partial_approvals.push(approval);
             }
         });
-        if is_same { current } else { Err(Outdated::WaitEnded) }
+        current
     }
 
     /// Lets an approved intent that cannot run now wait to run. One that was cancelled, revoked or stopped in the meantime
