@@ -430,7 +430,9 @@ fn only_the_listed_files_of_the_pipeline_know_the_fleet() {
         "run/engine/stored_calls.rs",
         "run/fleet.rs",
         "run/orders.rs",
-        "run/pending.rs",
+        "run/pending/decide.rs",
+        "run/pending/follow.rs",
+        "run/pending/mod.rs",
         "run/questions.rs",
     ];
     assert_eq!(knowing, BTreeSet::from(listed));

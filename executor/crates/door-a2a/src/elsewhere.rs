@@ -6,10 +6,10 @@
 use super::follow::decisions::{CANCEL_TIMEOUT, check_canceled};
 use super::record::TaskRecord;
 use super::tasks::{MAX_UPDATES_BEHIND, READ_ALL_ROLES, TaskStore};
-use a2g_core::run::{Executor, IntentState, PendingCall, all_agents};
+use a2g_core::run::{Executor, IntentState, all_agents};
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Governor, Operator};
-use a2g_types::call::Door;
+use a2g_types::call::{Call, Door};
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_wire::a2a::fault::Problem;
@@ -95,7 +95,7 @@ impl OtherNodes {
             IntentState::Running => TaskState::Working,
             IntentState::Finished(_) => return Ok(None),
         };
-        let PendingCall { agent, tool, door } = call;
+        let Call { agent, tool, door, .. } = call;
         let now = self.executor.clock().now();
         Ok((door == Door::A2a).then(|| TaskRecord::without_messages(id, agent, tool, state, now)))
     }

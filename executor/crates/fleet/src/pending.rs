@@ -150,10 +150,25 @@ impl PendingIntent {
         texts.map(NodeText::from_authenticated)
     }
 
+    /// Returns `true` if somebody has approved an intent that needs more approvals.
+    #[must_use]
+    pub fn has_approvals(&self) -> bool {
+        !self.record.approvals.is_empty()
+    }
+
     /// The decision, if there is one.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.record.decision.as_ref()
+    }
+
+    /// Returns `true` if the intent is approved, in the wait with this number.
+    #[must_use]
+    pub fn is_approved(&self, number: u64) -> bool {
+        match self.decision() {
+            Some(Decision::Approved { .. }) => self.number() == number,
+            Some(Decision::Denied { .. }) | None => false,
+        }
     }
 }
 
@@ -339,10 +354,7 @@ impl<S: Store> PendingIntents<S> {
     /// # Errors
     /// [`FleetError`].
     pub async fn is_approved(&self, intent: IntentId, number: u64) -> Result<bool, FleetError> {
-        Ok(self.read(intent).await?.is_none_or(|pending| match pending.decision() {
-            Some(Decision::Approved { .. }) => pending.number() == number,
-            Some(Decision::Denied { .. }) | None => false,
-        }))
+        Ok(self.read(intent).await?.is_none_or(|pending| pending.is_approved(number)))
     }
 }
 

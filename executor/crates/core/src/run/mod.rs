@@ -9,7 +9,8 @@
 //!
 //! An [`Executor`] is its parts. Each has private fields, the methods that need only these, and the parts below it. Values
 //! of calls that wait are defined beside the engine (`engine/stored_calls.rs`, `engine/passing.rs`), and parts below it use
-//! them. Membership's fields are open to this module, because its tasks are beside what they serve.
+//! them. Membership's fields are open to this module, because its tasks are beside what they serve; those of Pending, because
+//! they are filled here.
 //!
 //! ```text
 //! Membership   the tasks of a node of a fleet: lease, lost nodes, calls and questions of others
@@ -60,7 +61,7 @@ pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, joi
 pub use membership::Membership;
 pub use operator::Operator;
 pub use operator::decisions::DirectiveOutcome;
-pub use pending::{PendingCall, has_moved};
+pub use pending::has_moved;
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};
@@ -86,7 +87,7 @@ use engine::passing::Passing;
 use engine::stored_calls::{CallStore, StoredCalls};
 use open_intents::{OpenIntents, RestoredApprovals};
 use output::ExpectedOutput;
-use pending::{MAX_MESSAGE_BYTES, Pending};
+use pending::{MAX_MESSAGE_BYTES, Pending, ReadState};
 use questions::Answers;
 use slots::Slots;
 use std::sync::Arc;
@@ -270,15 +271,16 @@ impl Parts {
             Arc::clone(&due_ends),
             Arc::clone(&clock),
         ));
-        let pending = Arc::new(Pending::new(
-            Arc::clone(&node),
-            Arc::clone(&passing),
-            Arc::clone(&intents),
-            Arc::clone(&waits),
-            Arc::clone(&due_ends),
-            Arc::clone(&policies),
-            Arc::clone(&catalogue),
-        ));
+        let pending = Arc::new(Pending {
+            node: Arc::clone(&node),
+            passing: Arc::clone(&passing),
+            intents: Arc::clone(&intents),
+            waits: Arc::clone(&waits),
+            due_ends: Arc::clone(&due_ends),
+            policies: Arc::clone(&policies),
+            catalog: Arc::clone(&catalogue),
+            read: ReadState::default(),
+        });
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
             settings: Arc::new(settings),

@@ -7,7 +7,7 @@ use super::engine::passing::Passing;
 use super::engine::stored_calls::{DENIED_BY, StoredCalls};
 use super::fleet::Node;
 use super::open_intents::{Kept, OpenIntents};
-use super::pending::{Pending, PendingCall};
+use super::pending::Pending;
 use super::questions::Peers;
 use super::slots::Slots;
 use super::wait_records::denial_fault;
@@ -446,8 +446,8 @@ impl Queries {
         if let Some(known) = self.status(intent).await? {
             return Ok(Some(known));
         }
-        if let Some((PendingCall { agent, .. }, state)) = self.pending.find_call(intent).await? {
-            return Ok(Some((agent, state)));
+        if let Some((call, state)) = self.pending.find_call(intent).await? {
+            return Ok(Some((call.agent, state)));
         }
         let queued = self.peers.find_queued(intent).await?;
         Ok(queued.map(|agent| (agent, IntentState::Queued)))
@@ -457,7 +457,7 @@ impl Queries {
     ///
     /// # Errors
     /// If the journal cannot be read, or the fleet cannot be reached.
-    pub async fn find_pending(&self, intent: IntentId) -> Result<Option<(PendingCall, IntentState)>, Fault> {
+    pub async fn find_pending(&self, intent: IntentId) -> Result<Option<(Call, IntentState)>, Fault> {
         let Some((call, unclaimed)) = self.pending.find_call(intent).await? else { return Ok(None) };
         let state = self.status(intent).await?.map(|(_agent, state)| state);
         Ok(Some((call, state.unwrap_or(unclaimed))))

@@ -18,7 +18,7 @@ use crate::run::fleet::{CallIdentity, Fleet, FleetDenial, Node};
 use crate::run::open_intents::OpenIntents;
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{AgentFilter, Engine, Membership, Parts, RunEventSink};
-use a2g_fleet::{FleetError, FoundState, NewPending, PendingIntent, RunsAt, WaitsFor};
+use a2g_fleet::{FleetError, NewPending, PendingIntent, RunsAt, WaitsFor};
 use a2g_govern::{Admitted, VerifiedVerdict};
 use a2g_journal::IntentSummary;
 use a2g_types::call::Call;
@@ -366,15 +366,10 @@ impl Membership {
             {
                 continue;
             }
-            match fleet.claims.find(intent).await?.map(|found| found.state) {
-                // It may still be released.
-                Some(FoundState::Open) => {}
-                Some(FoundState::Ended(_) | FoundState::Denied(_)) => fleet.pending.remove(intent).await?,
-                None => {
-                    if let Some(stored) = fleet.pending.read(intent).await? {
-                        self.run_left_call(&stored);
-                    }
-                }
+            if self.pending.remove_if_ended(fleet, intent).await?
+                && let Some(stored) = fleet.pending.read(intent).await?
+            {
+                self.run_left_call(&stored);
             }
         }
         Ok(())

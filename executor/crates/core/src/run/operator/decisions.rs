@@ -124,7 +124,9 @@ impl Operator {
         let combined = match self.combine_approvals(&escalated, taken, directive, &right, shown) {
             Ok(combined) => combined,
             Err(fault) => {
-                self.forget_in_fleet(*intent, stored.as_ref()).await;
+                if let Some(stored) = &stored {
+                    self.pending.forget_approvals_of(stored).await;
+                }
                 self.intents.release_taken(taken);
                 return Err(fault);
             }
@@ -147,16 +149,6 @@ impl Operator {
         answer
             .await
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
-    }
-
-    /// Lets the fleet forget the approvals of an intent that this node has just forgotten.
-    async fn forget_in_fleet(&self, intent: IntentId, stored: Option<&PendingIntent>) {
-        let had_approvals = |stored: &&PendingIntent| stored.approvals().next().is_some();
-        if let Some(stored) = stored.filter(had_approvals)
-            && self.intents.partial_approvals(intent, |_| true).is_empty()
-        {
-            self.pending.forget_approvals_of(stored).await;
-        }
     }
 
     /// Records an approval of an intent that needs more of them, and lets the intent wait again.
