@@ -610,7 +610,7 @@ impl<'a> Startup<'a> {
         let rpc = Rpc::new(methods.into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);
         let caller_files =
             CallerFiles::read(config, self.accept_unsigned, executor.policies.callers().clone())?;
-        let catalogue = ServedCatalogue {
+        let catalogue = ServedCatalog {
             executor,
             tools_runtime: runtime,
             config: config.clone(),
@@ -631,7 +631,7 @@ impl<'a> Startup<'a> {
 /// A server with an executor, before it accepts or delivers anything.
 struct Assembled<'a> {
     startup: Startup<'a>,
-    catalogue: Arc<ServedCatalogue>,
+    catalogue: Arc<ServedCatalog>,
     rpc: Rpc,
     caller_files: CallerFiles,
     /// The file of the journal.
@@ -711,7 +711,7 @@ impl Assembled<'_> {
 
 /// A server whose tasks run.
 struct Started {
-    catalogue: Arc<ServedCatalogue>,
+    catalogue: Arc<ServedCatalog>,
     rpc: Rpc,
     callers: CallerDirectory,
     /// The caller on standard input and output, where no list of callers matters.
@@ -1029,7 +1029,7 @@ impl CallerFiles {
 }
 
 /// The catalogue of a server.
-struct ServedCatalogue {
+struct ServedCatalog {
     executor: Arc<Executor>,
     tools_runtime: Arc<ToolRuntime>,
     config: Config,
@@ -1037,7 +1037,7 @@ struct ServedCatalogue {
     reloads: Mutex<u64>,
 }
 
-impl ServedCatalogue {
+impl ServedCatalog {
     /// Compiles these tools, and publishes each as soon as it is ready, until the catalogue is reloaded. Meanwhile calls to
     /// those tools wait.
     async fn prepare(self: Arc<Self>, names: Vec<ToolName>) {
@@ -1121,7 +1121,7 @@ impl ServedCatalogue {
 /// At SIGHUP, reloads the callers, the certificates, the trusted keys, the signers of tools and the catalogue. If the
 /// catalogue or the certificates cannot be read, the old ones stay. If the callers cannot be read, none is accepted; if
 /// the trusted keys cannot be read, none is trusted; if the signers cannot be read, no tool is accepted.
-async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
+async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalog>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because reading the catalogue may take long.
         caller_files.reload_callers(&catalogue.config, &catalogue.executor);

@@ -3,7 +3,7 @@
 use super::{A2aPort, Answer};
 use a2g_core::run::Executor;
 use a2g_http::A2aSettings;
-use a2g_http::document::{Document, PerCatalogue};
+use a2g_http::document::{Document, PerCatalog};
 use a2g_http::protocol::DoorAccess;
 use a2g_types::fault::Fault;
 use a2g_types::tool::Descriptor;
@@ -24,8 +24,8 @@ pub(super) struct Cards {
     scheme: &'static str,
     /// The settings, still without the URL by which a client names this door.
     settings: CardSettings,
-    public: PerCatalogue<Document>,
-    extended: PerCatalogue<Document>,
+    public: PerCatalog<Document>,
+    extended: PerCatalog<Document>,
 }
 
 impl Cards {
@@ -46,8 +46,8 @@ impl Cards {
             dialect: door.dialect,
             scheme: if port.tls { "https" } else { "http" },
             settings,
-            public: PerCatalogue::default(),
-            extended: PerCatalogue::default(),
+            public: PerCatalog::default(),
+            extended: PerCatalog::default(),
         }
     }
 

@@ -10,7 +10,7 @@ pub use operator::{OperatorClient, OperatorClientError};
 use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
 use a2g_govern::{Caller, StopRight};
-use a2g_http::document::PerCatalogue;
+use a2g_http::document::PerCatalog;
 use a2g_http::protocol::{foreign_agent_message, may_see, with_caller};
 use a2g_http::rpc::{Followups, error_object};
 use a2g_types::call::Call;
@@ -69,7 +69,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
         status(&executor, &sender.caller, decode::intent_id(&params)?).await
     })?;
-    let whole_list = Arc::new(PerCatalogue::default());
+    let whole_list = Arc::new(PerCatalog::default());
     register(&mut module, "a2g/tools", &ALL_ROLES, move |executor, sender, params| {
         let whole_list = Arc::clone(&whole_list);
         async move { list_tools(&executor, &whole_list, &sender.caller, decode::tools_params(&params)?) }
@@ -271,7 +271,7 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
 /// agent reaches.
 fn list_tools(
     executor: &Executor,
-    whole_list: &PerCatalogue<Encoded>,
+    whole_list: &PerCatalog<Encoded>,
     caller: &Caller,
     params: decode::ToolsParams,
 ) -> Result<Encoded, Fault> {

@@ -29,7 +29,7 @@ pub use stdio::serve_mcp_stdio;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_http::ConsoleUrl;
-use a2g_http::document::PerCatalogue;
+use a2g_http::document::PerCatalog;
 use a2g_http::protocol::{self, DoorSettings};
 use a2g_types::call::Door;
 use a2g_types::fault::Fault;
@@ -107,8 +107,8 @@ struct McpDoor {
     /// The advice for models.
     instructions: String,
     /// The definitions of the tools, without sessions and in a session.
-    definitions: PerCatalogue<Definitions>,
-    session_definitions: PerCatalogue<Definitions>,
+    definitions: PerCatalog<Definitions>,
+    session_definitions: PerCatalog<Definitions>,
     /// Made for the first client that follows lists, because it adds work to every run.
     runs: OnceLock<FinishedRuns>,
 }
@@ -163,8 +163,8 @@ impl McpDoor {
             decider,
             console_url,
             instructions,
-            definitions: PerCatalogue::default(),
-            session_definitions: PerCatalogue::default(),
+            definitions: PerCatalog::default(),
+            session_definitions: PerCatalog::default(),
             runs: OnceLock::new(),
         }
     }

@@ -5,7 +5,7 @@
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
 use a2g_http::connections::{Connection, RequestGuard};
-use a2g_http::document::{Document, PerCatalogue};
+use a2g_http::document::{Document, PerCatalog};
 use a2g_http::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, with_caller};
 use a2g_http::transport::json::{JsonBody, json_response};
 use a2g_http::transport::lines::ndjson_response;
@@ -36,14 +36,14 @@ struct Sovereign {
     executor: Arc<Executor>,
     settings: DoorSettings,
     bounds: JsonBounds,
-    capabilities: PerCatalogue<Document>,
+    capabilities: PerCatalog<Document>,
 }
 
 /// The router of this door.
 #[must_use]
 pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> ProtocolRouter {
     let access = settings.access;
-    let door = Arc::new(Sovereign { executor, settings, bounds, capabilities: PerCatalogue::default() });
+    let door = Arc::new(Sovereign { executor, settings, bounds, capabilities: PerCatalog::default() });
     let routes =
         Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
     ProtocolRouter { routes, auth: AuthPolicy::Required(access) }

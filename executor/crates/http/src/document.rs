@@ -56,18 +56,18 @@ fn has_document(request: &HeaderMap, etag: &HeaderValue) -> bool {
 
 /// What a door makes of the catalogue's tools, kept until the catalogue changes.
 #[derive(Debug)]
-pub struct PerCatalogue<T>(Mutex<Option<Made<T>>>);
+pub struct PerCatalog<T>(Mutex<Option<Made<T>>>);
 
 /// The tools, and the value that was made of them.
 type Made<T> = (Arc<[Descriptor]>, Arc<T>);
 
-impl<T> Default for PerCatalogue<T> {
+impl<T> Default for PerCatalog<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> PerCatalogue<T> {
+impl<T> PerCatalog<T> {
     /// The value for these tools, which `make` makes if they are not those of the call before.
     pub fn get(&self, tools: Arc<[Descriptor]>, make: impl FnOnce(&[Descriptor]) -> T) -> Arc<T> {
         let mut made = self.0.lock();
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_value_is_made_once_for_each_catalogue() {
-        let cache = PerCatalogue::default();
+        let cache = PerCatalog::default();
         let mut made = 0;
         let tools: [Arc<[Descriptor]>; 2] = [Arc::from([]), Arc::from([])];
         let mut get = |tools: &Arc<[Descriptor]>| {
