@@ -11,7 +11,6 @@ use a2g_fleet::{
     Added, Change, FleetError, FoundState, MAX_MESSAGE_BYTES, NewPending, PendingIntent, RunsAt, WaitsFor,
 };
 use a2g_intent::{StoredWait, Wait};
-use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::node::{CallMessage, NodeName};
@@ -137,8 +136,9 @@ impl Pending {
         let intent = stored.intent;
         let is_own = stored.node() == fleet.member.node();
         let escalated = match read_call(stored) {
-            Some(WaitingCall::Queued(Call { tool, .. })) => {
-                self.read.slots.lock().insert(intent, SlotWait { home: stored.node().clone(), tool });
+            Some(WaitingCall::Queued(call)) => {
+                let wait = SlotWait { home: stored.node().clone(), tool: call.tool };
+                self.read.slots.lock().insert(intent, wait);
                 return;
             }
             Some(WaitingCall::Escalated(escalated)) if escalated.is_pending(self.node.now()) => escalated,

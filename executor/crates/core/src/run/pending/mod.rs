@@ -60,7 +60,7 @@ pub fn has_moved(record: &RunRecord) -> bool {
 /// The call of a pending intent.
 enum WaitingCall {
     /// It waits for a slot.
-    Queued(Call),
+    Queued(Box<Call>),
     /// It waits for a person.
     Escalated(Box<Escalated>),
 }
@@ -69,7 +69,7 @@ enum WaitingCall {
 fn read_call(stored: &PendingIntent) -> Option<WaitingCall> {
     let read = match stored.waits_for() {
         WaitsFor::Slot => {
-            VerifiedVerdict::from_node(&stored.call()).map(|(call, _)| WaitingCall::Queued(call))
+            VerifiedVerdict::from_node(&stored.call()).map(|(call, _)| WaitingCall::Queued(Box::new(call)))
         }
         WaitsFor::Person => Escalated::from_node(&stored.call()).map(Box::new).map(WaitingCall::Escalated),
     };
@@ -154,7 +154,7 @@ impl Pending {
             Some(WaitingCall::Escalated(escalated)) if escalated.is_pending(self.node.now()) => {
                 Some((escalated.call().clone(), IntentState::Escalated))
             }
-            Some(WaitingCall::Queued(call)) => Some((call, IntentState::Queued)),
+            Some(WaitingCall::Queued(call)) => Some((*call, IntentState::Queued)),
             Some(WaitingCall::Escalated(_)) | None => None,
         })
     }
