@@ -20,6 +20,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
@@ -408,13 +409,6 @@ impl DecisionAuthor {
         self.name == other.name || self.identity().is_some_and(|identity| other.identity() == Some(identity))
     }
 
-    /// The author in the form for the other nodes of a fleet; `None` unless the author has an entry in a list.
-    #[must_use]
-    pub fn to_node(&self) -> Option<Value> {
-        let identity = self.identity()?.clone();
-        serde_json::to_value(NodeCaller { name: self.name.clone(), identity }).ok()
-    }
-
     fn identity(&self) -> Option<&CallerIdentity> {
         match &self.origin {
             Some(CallerOrigin::Entry { identity, list: _ }) => Some(identity),
@@ -428,6 +422,14 @@ impl DecisionAuthor {
 struct NodeCaller {
     name: Box<str>,
     identity: CallerIdentity,
+}
+
+/// The author of an approval that the fleet stores.
+#[derive(Serialize, Deserialize)]
+struct StoredAuthor {
+    author: NodeCaller,
+    /// The fingerprint of the list under which the approval was made.
+    list: Box<str>,
 }
 
 /// The right to stop agents, tools or everything, and to resume them. Only [`Caller::stop_right`] constructs one.
@@ -717,6 +719,8 @@ enum CallerSource {
 struct CallerTable {
     /// The number of the list in this process.
     number: u64,
+    /// A hash of the entries and of the issuers' keys.
+    fingerprint: Box<str>,
     callers: Vec<CallerRecord>,
     index: HashMap<CallerIdentity, usize>,
     issuers: TokenIssuers,
@@ -791,7 +795,8 @@ impl Callers {
     fn from_entries(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
         static LIST_COUNT: AtomicU64 = AtomicU64::new(0);
         let number = LIST_COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut table = CallerTable { number, issuers, ..CallerTable::default() };
+        let fingerprint = fingerprint(entries, &issuers);
+        let mut table = CallerTable { number, fingerprint, issuers, ..CallerTable::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
             let invalid = |reason| CallersError::Caller { name: entry.name.clone(), reason };
@@ -815,7 +820,9 @@ impl Callers {
     /// Name and issuer of each caller whose tokens are never valid, because their issuer is not configured.
     #[must_use]
     pub fn with_unknown_issuer(&self) -> Vec<(&str, &Issuer)> {
-        let CallerSource::Listed(CallerTable { number: _, callers, index, issuers }) = &self.0 else {
+        let CallerSource::Listed(CallerTable { number: _, fingerprint: _, callers, index, issuers }) =
+            &self.0
+        else {
             return Vec::new();
         };
         let missing = index.iter().filter_map(|(identity, position)| match identity {
@@ -892,19 +899,33 @@ impl Callers {
         is_valid.then(|| Arc::clone(caller))
     }
 
-    /// The author of an approval that a node of the fleet has stored: its member `author` is from
-    /// [`DecisionAuthor::to_node`]. `None` without a list.
-    // The person's token was verified by that node, under a list that has not changed since: a change forgets the approval.
+    /// The author of an approval in the form for the other nodes of a fleet; `None` unless the author has an entry in
+    /// this list.
+    #[must_use]
+    pub fn author_to_node(&self, author: &DecisionAuthor) -> Option<Value> {
+        let CallerSource::Listed(table) = &self.0 else { return None };
+        let identity = author.identity()?.clone();
+        let list = table.fingerprint.clone();
+        let author = NodeCaller { name: author.name.clone(), identity };
+        serde_json::to_value(StoredAuthor { author, list }).ok()
+    }
+
+    /// The author of an approval that a node of the fleet has stored, an object whose member `author` is from
+    /// [`Self::author_to_node`]. `None` if it was made under another list.
+    // That node has verified the person's token, with the keys of the issuers that belong to the list.
     #[must_use]
     pub fn author_from_node(&self, approval: &NodeText) -> Option<DecisionAuthor> {
         #[derive(Deserialize)]
-        struct StoredAuthor {
-            author: NodeCaller,
+        struct StoredApproval {
+            author: StoredAuthor,
         }
-        let StoredAuthor { author: NodeCaller { name, identity } } =
+        let StoredApproval { author: StoredAuthor { author: NodeCaller { name, identity }, list } } =
             serde_json::from_str(approval.as_str()).ok()?;
         let CallerSource::Listed(table) = &self.0 else { return None };
-        Some(DecisionAuthor { name, origin: Some(CallerOrigin::Entry { identity, list: table.number }) })
+        (list == table.fingerprint).then_some(DecisionAuthor {
+            name,
+            origin: Some(CallerOrigin::Entry { identity, list: table.number }),
+        })
     }
 
     /// `true` if the author of a decision may still decide, and does not act for `agent`.
@@ -993,6 +1014,15 @@ impl CallerTable {
         self.callers.push(CallerRecord { caller: Arc::new(caller), expires_at: *expires_at });
         Ok(())
     }
+}
+
+/// A hash of a list of callers, in hexadecimal.
+fn fingerprint(entries: &[CallerEntry], issuers: &TokenIssuers) -> Box<str> {
+    let mut hash = Sha256::new();
+    // A list that was read from a file can be serialized.
+    hash.update(serde_json::to_vec(entries).unwrap_or_default());
+    hash.update(format!("{issuers:?}"));
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
 fn parse_agents(

@@ -41,11 +41,14 @@ pub(super) fn write_approval(approval: &Approval) -> Result<Box<RawValue>, Fault
 }
 
 /// The stored form of an approval of an intent that needs more of them.
-pub(super) fn write_partial_approval(approval: &PartialApproval) -> Result<Box<RawValue>, Fault> {
+pub(super) fn write_partial_approval(
+    approval: &PartialApproval,
+    callers: &Callers,
+) -> Result<Box<RawValue>, Fault> {
     let PartialApproval { author, manifest, grant, basis } = approval;
     let stored = StoredApproval {
         by: author.name().to_owned(),
-        author: author.to_node(),
+        author: callers.author_to_node(author),
         manifest: manifest.clone(),
         basis: basis.map(|basis| Digest(basis.hash())),
         grants: vec![grant.clone()],
@@ -61,7 +64,7 @@ pub(super) fn read_approval(approval: &RawValue) -> Result<Approval, Fault> {
     Ok(Approval { by, manifest, basis: basis.map(|Digest(hash)| hash), grants })
 }
 
-/// Reads an approval of an intent that needs more of them; `None` if the list of callers does not have its author.
+/// Reads an approval of an intent that needs more of them; `None` if it was made under another list of callers.
 pub(super) fn read_partial_approval(text: &NodeText, callers: &Callers) -> Option<PartialApproval> {
     let author = callers.author_from_node(text)?;
     let StoredApproval { manifest, basis, grants, .. } = serde_json::from_str(text.as_str()).ok()?;
