@@ -433,7 +433,13 @@ fn settings_that_fit_no_fleet_are_refused_with_the_reason() {
     let plain = |setting: &str, file: &str| at("nats://", &guarded.plain).set(setting, guarded.file(file));
     let tls = |file: &str| at("tls://", &guarded.tls).set("fleet.ca_file", guarded.file(file));
     let (login, jet_stream) = ("authorization violation", "JetStream not enabled for account");
+    let small = NatsServers::start_with(1, "max_payload: 900000").expect("it is installed");
     let cases = [
+        (
+            at("nats://", &small),
+            "`fleet.servers`",
+            "messages of at most 900000 bytes, and a fleet needs 1048576",
+        ),
         (two().set("fleet.servers", json!([])), "`fleet.servers`", "has to name 1 to 16 servers"),
         (
             two().set("fleet.servers", json!(["127.0.0.1:4222"])),

@@ -69,7 +69,7 @@ pub use marks::OrphanReport;
 pub use member::Member;
 pub use messages::{
     Announcement, Announcements, CallSelection, EventMessages, MAX_MESSAGE_BYTES, Messages, Question,
-    Questions, TakeRequest, TakeRequests,
+    Questions, TakeRequest, TakeRequests, is_too_large,
 };
 #[cfg(feature = "nats")]
 pub use nats::{InitMode, InitReply, NatsStore as ServerStore, connect, init, open_store};

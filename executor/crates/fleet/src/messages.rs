@@ -31,6 +31,8 @@ use uuid::Uuid;
 
 /// The maximum size of a message, in bytes. A server accepts messages of 1 MiB by default.
 pub const MAX_MESSAGE_BYTES: usize = 512 << 10;
+/// The maximum size of the rest of a message that has a text, in bytes.
+const OTHER_BYTES: usize = 128;
 /// The maximum size of an answer to a question, in bytes, with its escapes in the reply.
 const MAX_ANSWER_BYTES: usize = 900 << 10;
 /// The time in which a node answers a request for a call.
@@ -503,6 +505,13 @@ fn run_key(intent: IntentId) -> String {
 
 fn to_bytes(value: &impl Serialize) -> Result<Vec<u8>, FleetError> {
     serde_json::to_vec(value).map_err(|error| FleetError::value("(new)", error))
+}
+
+/// Returns `true` if a text is too large for a string in a message or a value.
+#[must_use]
+pub fn is_too_large(text: &str) -> bool {
+    let escapes = text.matches(['"', '\\']).count();
+    text.len() + escapes + OTHER_BYTES > MAX_MESSAGE_BYTES
 }
 
 #[cfg(test)]

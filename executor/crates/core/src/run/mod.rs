@@ -87,7 +87,7 @@ use engine::passing::Passing;
 use engine::stored_calls::{CallStore, StoredCalls};
 use open_intents::{OpenIntents, RestoredApprovals};
 use output::ExpectedOutput;
-use pending::{MAX_MESSAGE_BYTES, Pending, ReadState};
+use pending::{Pending, ReadState};
 use questions::Answers;
 use slots::Slots;
 use std::sync::Arc;
@@ -249,7 +249,7 @@ impl Parts {
     fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
         let approvals = match &fleet {
-            Some(_) => RestoredApprovals::InFleet { max_bytes: MAX_MESSAGE_BYTES },
+            Some(_) => RestoredApprovals::InFleet,
             None => RestoredApprovals::InForce,
         };
         let intents = Arc::new(waits::restore_intents(&journal.decisions, approvals, clock.now()));

@@ -7,6 +7,7 @@ use super::approval_rules::PartialApproval;
 use super::engine::nested::NestedCalls;
 use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
 use super::{AgentFilter, RunIdentity};
+use a2g_fleet::is_too_large;
 use a2g_govern::Escalated;
 use a2g_intent::{
     Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunId, RunPlace, StartError, Taken,
@@ -47,8 +48,8 @@ impl Content for Kept {
 pub(super) enum RestoredApprovals {
     /// The intents run.
     InForce,
-    /// The fleet stores what was decided, of intents whose text has at most this length.
-    InFleet { max_bytes: usize },
+    /// The fleet stores what was decided, of intents that are not too large for it.
+    InFleet,
 }
 
 /// The means to abort a run, and to find its calls.
@@ -99,12 +100,10 @@ impl OpenIntents {
                     let intent = escalated.call().intent;
                     let wait = wait_of(escalated);
                     match approvals {
-                        RestoredApprovals::InFleet { max_bytes }
-                            if approval.is_some() && text.len() <= max_bytes =>
-                        {
+                        RestoredApprovals::InFleet if approval.is_some() && !is_too_large(&text) => {
                             intents.waits.fleet().restore(intent, wait);
                         }
-                        RestoredApprovals::InForce | RestoredApprovals::InFleet { .. } => {
+                        RestoredApprovals::InForce | RestoredApprovals::InFleet => {
                             intents.waits.restore(intent, wait, approval);
                         }
                     }

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time in which the first server has to answer.
+/// The size of the largest message that the servers have to accept, in bytes: their default.
+const MIN_PAYLOAD_BYTES: usize = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a request is answered. The effect of a request that takes longer is not known.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -90,6 +92,16 @@ pub(super) async fn connect_client(settings: &FleetSettings) -> Result<(Client, 
     let addresses = parsed.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
     let connected = options(settings).await?.connect(addresses).await;
     let client = connected.map_err(|error| failed(&ErrorChain(&error)))?;
+    let max_payload = client.server_info().max_payload;
+    if max_payload < MIN_PAYLOAD_BYTES {
+        return Err(FleetError::Stream {
+            stream: stream_name(&settings.name),
+            reason: format!(
+                "the servers accept messages of at most {max_payload} bytes, and a fleet needs {MIN_PAYLOAD_BYTES} \
+                 (`max_payload` of the servers)"
+            ),
+        });
+    }
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(REQUEST_TIMEOUT);
     Ok((client.clone(), context.build(client)))
 }

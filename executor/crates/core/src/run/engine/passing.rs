@@ -25,6 +25,7 @@ use crate::run::trace::{self, Stopwatch};
 use crate::run::{Engine, LoadedCatalog, Membership, RunEvent, RunEventSink};
 use a2g_fleet::{
     Announcement, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest,
+    is_too_large,
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
@@ -68,8 +69,6 @@ const ANNOUNCEMENT_LIFE: Duration = Duration::from_secs(1);
 /// The time for which no slot is kept for a node that had no call for one, in times of its reply: a kept slot is idle
 /// until the reply.
 const UNKEPT_REPLY_TIMES: u32 = 20;
-/// The maximum size of the rest of a message that has a text, in bytes.
-const OTHER_BYTES: usize = 128;
 /// The maximum number of events that wait to be sent. More are dropped: the receipt has their log lines and artifacts.
 const MAX_UNSENT_EVENTS: usize = 256;
 
@@ -781,15 +780,9 @@ impl Membership {
     }
 }
 
-/// The text of a call for another node; `None` if it is larger than [`MAX_MESSAGE_BYTES`] or may run only here.
+/// The text of a call for another node; `None` if it is too large for a message or may run only here.
 pub(in crate::run) fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
-    admitted.to_node().ok().flatten().filter(|text| text.len() <= MAX_MESSAGE_BYTES)
-}
-
-/// Returns `true` if a text is too large for a string in a message to another node.
-pub(super) fn is_too_large(text: &str) -> bool {
-    let escapes = text.matches(['"', '\\']).count();
-    text.len() + escapes + OTHER_BYTES > MAX_MESSAGE_BYTES
+    admitted.to_node().ok().flatten().filter(|text| !is_too_large(text))
 }
 
 /// The fault for a call whose tool this node lacks, and which is too large for a message to another one.
