@@ -124,12 +124,14 @@ fn a_call_for_a_tool_of_a_busy_node_waits_and_can_be_cancelled() {
 
 #[test]
 fn a_call_that_waits_for_a_node_that_leaves_is_refused() {
-    let Some(UnequalNodes { fleet: _fleet, bare, mut full, .. }) = UnequalNodes::start() else { return };
+    let Some(UnequalNodes { fleet, bare, mut full, .. }) = UnequalNodes::start() else { return };
     let (_, blocking) = wait_at_the_gate(&full);
     let call = execute("write_file", write("left", "x"));
     let answer = call_in_background(&bare, "a2g/execute", &call);
     wait_until_queued(&bare, &call);
     full.process().terminate();
+    // It takes calls until it has received the signal.
+    fleet.wait_for(bare.home(), "full", |node| node["state"] == "draining");
     full.open_the_gate();
     assert_eq!(result(&blocking.join().unwrap())["status"], "SUCCESS");
     let answer = answer.join().unwrap();

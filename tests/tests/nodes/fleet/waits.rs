@@ -244,3 +244,119 @@ fn an_intent_that_is_approved_where_its_tool_is_missing_runs_at_the_next_node_th
     assert_eq!(fleet.reports_of(id["intent_id"].as_str().unwrap()).len(), 1);
     assert!(refusal(&full, &agent, &cancelled).starts_with("cancelled by"));
 }
+
+/// An intent that waits for a person until its verdict expires.
+fn escalated_for(name: &str, seconds: i64) -> Value {
+    let mut call = execute("write_file", write(name, "x"));
+    call["verdict"]["verdict"] = json!("ESCALATE");
+    call["verdict"]["expires_at"] = json!(in_seconds(seconds));
+    call
+}
+
+#[test]
+fn an_intent_that_is_sent_again_after_its_verdict_expired_can_be_approved() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { fleet, one, two, agent, approver, .. } = nodes;
+    let mut call = escalated_for("again", 3);
+    ask(&one, &agent, "a2g/execute", &call);
+    let id = json!({ "intent_id": call["intent"]["intent_id"] });
+    assert_eq!(state(&two, &agent, &id), "escalated");
+    // The node that would remove the value.
+    one.kill();
+    eventually("its verdict expires", || (state(&two, &agent, &id) != "escalated").then_some(()));
+    assert_eq!(fleet.waits(), 1);
+    call["verdict"]["expires_at"] = json!(in_seconds(300));
+    ask(&two, &agent, "a2g/execute", &call);
+    assert_eq!(state(&two, &agent, &id), "escalated");
+    assert_eq!(result(&decide(&two, &approver, &id, "APPROVED"))["accepted"], true);
+    wait_until(&two, &agent, &id, "finished");
+    assert_eq!(two.file("again").as_deref(), Some("x"));
+}
+
+/// A killed server of NATS may lose that a value was removed.
+#[test]
+fn a_value_that_comes_back_after_its_end_is_not_approved() {
+    let Some(nodes) = Nodes::start() else { return };
+    let mut values = nodes.fleet.servers.client(0, "a2g.tests.*.wait.>");
+    let id = nodes.escalate("back");
+    let (subject, value) = values.receive();
+    let Nodes { fleet, one, two, agent, approver, .. } = nodes;
+    assert_eq!(result(&ask(&one, &agent, "a2g/cancel", &id))["cancelled"], true);
+    eventually("the value is removed", || (fleet.waits() == 0).then_some(()));
+    values.publish(&subject, "", &value);
+    eventually("the value is back", || (fleet.waits() == 1).then_some(()));
+    let answer = decide(&two, &approver, &id, "APPROVED");
+    assert_eq!(answer.get("result"), None, "{answer}");
+    eventually("the value is removed again", || (fleet.waits() == 0).then_some(()));
+    for node in [&one, &two] {
+        assert_ne!(state(node, &agent, &id), "escalated");
+        assert_eq!(node.file("back"), None);
+    }
+}
+
+#[test]
+fn an_intent_that_ended_elsewhere_while_its_governor_was_slow_does_not_wait() {
+    let (release, is_released) = std::sync::mpsc::channel::<()>();
+    let is_released = std::sync::Mutex::new(is_released);
+    let slow = FakeGovernor::deciding(move |call| {
+        is_released.lock().unwrap().recv().expect("the test goes on");
+        let mut verdict = verdict(call["intent_id"].as_str().expect("an id"), &manifest());
+        verdict["verdict"] = "ESCALATE".into();
+        Reply::Result(verdict)
+    });
+    let Some(nodes) = Nodes::start_with(|node, options| match node {
+        "one" => options.governor(&slow.url()),
+        _ => options,
+    }) else {
+        return;
+    };
+    let Nodes { fleet, one, two, agent, approver, .. } = &nodes;
+    let call = intent("write_file", write("slow", ESCALATES));
+    let id = json!({ "intent_id": call["intent_id"] });
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| ask(one, agent, "a2g/intent", &call));
+        eventually("the slow governor is asked", || (!slow.requests().is_empty()).then_some(()));
+        let answer = ask(two, agent, "a2g/intent", &call);
+        assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
+        assert_eq!(result(&decide(two, approver, &id, "DENIED"))["accepted"], true);
+        release.send(()).expect("it waits");
+        let late = late.join().expect("no panic");
+        assert_eq!(late.get("result"), None, "{late}");
+    });
+    for node in [one, two] {
+        assert_ne!(state(node, agent, &id), "escalated");
+        assert_eq!(decide(node, approver, &id, "APPROVED").get("result"), None);
+        let message = refusal(node, agent, &call);
+        assert!(message.contains("denied by `ann`"), "{message}");
+        assert_eq!(node.file("slow"), None);
+    }
+    assert_eq!(fleet.waits(), 0);
+}
+
+#[test]
+fn an_approval_does_not_count_under_another_list_after_a_restart() {
+    let rule = json!([{ "tools": ["write_file"], "required": 2 }]);
+    let Some(nodes) = Nodes::start_with(|_, options| options.set("approvals", rule.clone())) else { return };
+    let id = nodes.escalate("two");
+    let Nodes { one, two, agent, approver, governor, list, .. } = nodes;
+    assert_eq!(result(&decide(&one, &approver, &id, "APPROVED"))["needs_more_approvals"], true);
+    list.add("bob", &["--role", "approver"]);
+    let [one, two] = [one.kill(), two.kill()].map(Executor::start_in_until_it_listens);
+    assert_eq!(result(&decide(&two, &governor, &id, "APPROVED"))["needs_more_approvals"], true);
+    assert_eq!(result(&decide(&one, &approver, &id, "APPROVED")), &json!({ "accepted": true }));
+    wait_until(&two, &agent, &id, "finished");
+}
+
+/// The fleet stores a call as a text, in which each quote takes two bytes.
+#[test]
+fn a_call_that_is_too_large_for_the_fleet_is_decided_at_its_own_node() {
+    let Some(nodes) = Nodes::start() else { return };
+    let Nodes { fleet, one, agent, approver, .. } = &nodes;
+    let mut call = escalated_for("large", 300);
+    call["intent"]["arguments"]["content"] = json!("\"".repeat(240_000));
+    ask(one, agent, "a2g/execute", &call);
+    let id = json!({ "intent_id": call["intent"]["intent_id"] });
+    assert_eq!((state(one, agent, &id), fleet.waits()), (json!("escalated"), 0));
+    assert_eq!(result(&decide(one, approver, &id, "APPROVED"))["accepted"], true);
+    wait_until(one, agent, &id, "finished");
+}

@@ -61,7 +61,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// The denial of an intent, as the fleet stores it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FleetDenial {
     by: String,
@@ -355,7 +355,7 @@ impl Node {
             .map_err(|error| Fault::Internal(error.to_string()))
     }
 
-    /// Denies an intent at all nodes, before this one records the denial.
+    /// Denies an intent at all nodes, before this one records the denial. Returns another denial that is in force already.
     ///
     /// # Errors
     /// If the fleet cannot be reached, or a node has claimed the intent.
@@ -364,7 +364,7 @@ impl Node {
         fleet: &Fleet,
         call: &Call,
         denial: &FleetDenial,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<FleetDenial>, Fault> {
         let new = NewDenial {
             intent: call.intent,
             content: &content_hash(call),
@@ -373,7 +373,10 @@ impl Node {
         };
         let found = fleet.claims.deny(new).await.map_err(|error| self.fleet_fault(&error))?;
         match found.map(|found| found.state) {
-            None | Some(FoundState::Denied(_)) => Ok(()),
+            None => Ok(None),
+            Some(FoundState::Denied(known)) => {
+                Ok(Some(FleetDenial::read(&known)?).filter(|known| known != denial))
+            }
             Some(FoundState::Open | FoundState::Ended(_)) => Err(Fault::invalid(
                 "/intent_id",
                 "a node of the fleet runs or has run this intent: it can no longer be denied",
@@ -393,7 +396,7 @@ impl Node {
     ) -> Result<bool, Fault> {
         let denial = FleetDenial::new(DENIED_BY, None, Some(reason.message()));
         match self.deny_in_fleet(fleet, call, &denial).await {
-            Ok(()) => Ok(true),
+            Ok(_denied) => Ok(true),
             Err(busy @ Fault::Busy { .. }) => Err(busy),
             Err(_claimed) => Ok(false),
         }

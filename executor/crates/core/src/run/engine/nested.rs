@@ -400,8 +400,8 @@ impl NestedCalls {
                     ),
                     ..CallError::new(
                         "denied",
-                        "the call had to wait for a person, and nobody approved it before its verdict expired: make \
-                         it again if it is still needed",
+                        "the call had to wait for a person, and was not approved before its verdict expired, or was \
+                         cancelled: make it again if it is still needed",
                     )
                 },
             }),

@@ -258,7 +258,7 @@ impl Engine {
         let denial = FleetDenial::new(DENIED_BY, None, Some(denial_reason(&fault)));
         loop {
             match self.node.deny_in_fleet(fleet, call, &denial).await {
-                Ok(()) => {
+                Ok(_denied) => {
                     self.call_store.remove(call.intent);
                     return Err(fault);
                 }

@@ -371,7 +371,10 @@ impl Operator {
             self.due_ends.note_removal(directive.intent);
         }
         self.intents.release_taken(taken);
-        denied?;
+        if let Some(earlier) = denied? {
+            self.waits.end_denied(directive.intent, &earlier.into_denial()).await;
+            return Err(not_waiting_fault());
+        }
         let recorded = self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await;
         if let Err(fault) = self.due_ends.finish(directive.intent).await {
             tracing::debug!(?fault, "a look removes the denied intent");

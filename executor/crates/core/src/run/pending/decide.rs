@@ -46,7 +46,16 @@ impl Pending {
     ) -> Result<(), Fault> {
         let node = self.node.name().filter(|_| is_run_here).cloned();
         let approval = write_approval(approval)?;
-        self.change(stored, Change::Decide(Decision::Approved { node, approval })).await.map(drop)
+        self.change(stored, Change::Decide(Decision::Approved { node, approval })).await?;
+        self.check_unclaimed(stored.intent).await
+    }
+
+    /// Checks, after an approval is stored, that the intent has no claim: its value may have come back, or have been written
+    /// by a node that did not know of the end.
+    async fn check_unclaimed(&self, intent: IntentId) -> Result<(), Fault> {
+        let Some(fleet) = self.node.fleet() else { return Ok(()) };
+        let is_unclaimed = self.remove_if_ended(fleet, intent).await.map_err(|error| self.fault(&error))?;
+        if is_unclaimed { Ok(()) } else { Err(not_waiting_fault()) }
     }
 
     /// Adds an approval of an intent that needs more of them, as it was read.
@@ -58,13 +67,14 @@ impl Pending {
         stored: &PendingIntent,
         approval: &PartialApproval,
     ) -> Result<(), Fault> {
-        let approval = write_partial_approval(approval)?;
+        let approval = write_partial_approval(approval, &self.policies.callers().load())?;
         let without_approvals = match self.must_forget() && stored.has_approvals() {
             true => Some(self.change(stored, Change::ForgetApprovals).await?),
             false => None,
         };
         let stored = without_approvals.as_ref().unwrap_or(stored);
-        self.change(stored, Change::AddApproval(approval)).await.map(drop)
+        self.change(stored, Change::AddApproval(approval)).await?;
+        self.check_unclaimed(stored.intent).await
     }
 
     /// Forgets the approvals of an intent that needs more of them, if this node has just forgotten them. If the fleet cannot
@@ -154,7 +164,7 @@ impl Pending {
             None => Ok(None),
             Some(Decision::Denied { denial }) => {
                 let denial = FleetDenial::read(denial)?;
-                self.node.deny_in_fleet(fleet, escalated.call(), &denial).await.map(|()| None)
+                self.node.deny_in_fleet(fleet, escalated.call(), &denial).await.map(|_denied| None)
             }
             Some(Decision::Approved { node, approval }) => {
                 let is_left = match node {

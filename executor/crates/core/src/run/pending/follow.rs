@@ -8,7 +8,7 @@ use crate::run::open_intents::{Kept, is_same_call, wait_of};
 use crate::run::wait_records::EndOfWait;
 use crate::run::waits::{EXPIRED_UNDECIDED, not_waiting_fault};
 use a2g_fleet::{
-    Added, Change, FleetError, FoundState, MAX_MESSAGE_BYTES, NewPending, PendingIntent, RunsAt, WaitsFor,
+    Added, Change, FleetError, FoundState, NewPending, PendingIntent, RunsAt, WaitsFor, is_too_large,
 };
 use a2g_intent::{StoredWait, Wait};
 use a2g_types::fault::Fault;
@@ -58,8 +58,18 @@ pub(super) enum StoreReply {
     Stored(Box<PendingIntent>),
     /// It is too large, or no longer waits.
     NotStored,
+    /// Another node has denied or run it, so it no longer waits here.
+    Ended,
     /// Another call has its id in the fleet, so it no longer waits here.
     OtherCall,
+}
+
+/// A wait here whose value the fleet does not have.
+struct Followed {
+    /// `true` if it began here, and its verdict has not expired.
+    may_wait: bool,
+    is_decided: bool,
+    is_idle: bool,
 }
 
 impl Pending {
@@ -68,7 +78,7 @@ impl Pending {
         let copy = |wait: &Wait<Kept>| (wait.call().clone(), wait.number());
         let held = self.intents.read(|intents| intents.waits.get(intent).map(copy));
         let Some((escalated, number)) = held else { return Ok(StoreReply::NotStored) };
-        let Some(text) = escalated.to_journal().ok().filter(|text| text.len() <= MAX_MESSAGE_BYTES) else {
+        let Some(text) = escalated.to_journal().ok().filter(|text| !is_too_large(text)) else {
             return Ok(StoreReply::NotStored);
         };
         let is_movable = escalated.call().parent.is_none() && self.passing.is_enabled;
@@ -76,7 +86,14 @@ impl Pending {
         // Only a call that waits for a slot needs to say whether the governor was asked.
         let call = CallMessage { text, asked_governor: true };
         let new = NewPending { number, waits_for: WaitsFor::Person, runs_at, call };
-        let stored = match fleet.pending.add(intent, new).await? {
+        let mut added = fleet.pending.add(intent, new.clone()).await?;
+        if let Added::Known(earlier) = &added
+            && self.has_expired_undecided(earlier)
+        {
+            fleet.pending.remove_unchanged(earlier).await?;
+            added = fleet.pending.add(intent, new).await?;
+        }
+        let stored = match added {
             Added::New(stored) => stored,
             Added::Known(stored) => match read_call(&stored) {
                 Some(WaitingCall::Escalated(known)) if is_same_call(known.call(), escalated.call()) => stored,
@@ -86,8 +103,42 @@ impl Pending {
                 }
             },
         };
+        // Another node may have ended the intent while this one asked the governor.
+        if let Some(end) = fleet.claims.find(intent).await?
+            && self.end_as_claimed(intent, end.state).await
+        {
+            fleet.pending.remove(intent).await?;
+            return Ok(StoreReply::Ended);
+        }
         self.follow(fleet, &stored).await;
         Ok(StoreReply::Stored(Box::new(stored)))
+    }
+
+    /// Returns `true` if an intent waits only until the first look after its expiry.
+    fn has_expired_undecided(&self, stored: &PendingIntent) -> bool {
+        match read_call(stored) {
+            Some(WaitingCall::Escalated(call)) => {
+                stored.decision().is_none() && !call.is_pending(self.node.now())
+            }
+            Some(WaitingCall::Queued(_)) | None => false,
+        }
+    }
+
+    /// Ends the wait of an intent here if its claim has its end. Returns `false` if a run is open: it may still be released.
+    async fn end_as_claimed(&self, intent: IntentId, claim: FoundState) -> bool {
+        match claim {
+            FoundState::Denied(denial) => {
+                if let Ok(denial) = FleetDenial::read(&denial).map(FleetDenial::into_denial) {
+                    self.waits.end_denied(intent, &denial).await;
+                }
+                true
+            }
+            FoundState::Ended(_) => {
+                self.waits.end_idle(intent, EndOfWait::moved(RUN_ELSEWHERE)).await;
+                true
+            }
+            FoundState::Open => false,
+        }
     }
 
     /// Reads what the fleet stores of an intent, and follows it here. Returns `None` without a fleet, and for an intent that
@@ -185,32 +236,33 @@ impl Pending {
         intent: IntentId,
     ) -> Result<Option<PendingIntent>, FleetError> {
         self.read.slots.lock().remove(&intent);
-        let now = self.node.now();
-        let copy = |wait: &Wait<Kept>| {
-            (wait.home().is_none() && wait.is_pending(now), wait.is_decided(), wait.is_idle())
+        let copy = |wait: &Wait<Kept>| Followed {
+            may_wait: wait.home().is_none() && wait.is_pending(self.node.now()),
+            is_decided: wait.is_decided(),
+            is_idle: wait.is_idle(),
         };
         let held = self.intents.read(|intents| intents.waits.get(intent).map(copy));
-        let Some((may_wait, is_decided, is_idle)) = held else { return Ok(None) };
-        match fleet.claims.find(intent).await?.map(|found| found.state) {
-            Some(FoundState::Denied(_)) if !is_idle => {
+        let Some(Followed { may_wait, is_decided, is_idle }) = held else { return Ok(None) };
+        let claim = fleet.claims.find(intent).await?.map(|found| found.state);
+        if !is_idle {
+            if let Some(FoundState::Denied(_)) = claim {
                 // It waits for a slot here, or somebody decides on it: their tasks find the denial.
                 self.intents.update(|intents| intents.runs.abort_of(intent, AbortReason::Cancelled));
             }
-            _ if !is_idle => {}
-            Some(FoundState::Denied(denial)) => {
-                if let Ok(denial) = FleetDenial::read(&denial).map(FleetDenial::into_denial) {
-                    self.waits.end_denied(intent, &denial).await;
+            return Ok(None);
+        }
+        match claim {
+            // An open run is about to end, or to wait again.
+            Some(claim) => {
+                self.end_as_claimed(intent, claim).await;
+            }
+            None if is_decided => self.waits.end_idle(intent, EndOfWait::moved(LOST_APPROVAL)).await,
+            None if !may_wait => self.waits.end_idle(intent, EXPIRED_UNDECIDED).await,
+            None => {
+                if let StoreReply::Stored(stored) = self.store(fleet, intent).await? {
+                    return Ok(Some(*stored));
                 }
             }
-            Some(FoundState::Ended(_)) => self.waits.end_idle(intent, EndOfWait::moved(RUN_ELSEWHERE)).await,
-            // It is about to end, or to wait again.
-            Some(FoundState::Open) => {}
-            None if !may_wait => self.waits.end_idle(intent, EXPIRED_UNDECIDED).await,
-            None if is_decided => self.waits.end_idle(intent, EndOfWait::moved(LOST_APPROVAL)).await,
-            None => match self.store(fleet, intent).await? {
-                StoreReply::Stored(stored) => return Ok(Some(*stored)),
-                StoreReply::NotStored | StoreReply::OtherCall => {}
-            },
         }
         Ok(None)
     }

@@ -14,14 +14,14 @@ mod decide;
 mod follow;
 mod stored_approval;
 
-pub(super) use a2g_fleet::{MAX_MESSAGE_BYTES, PendingIntent};
+pub(super) use a2g_fleet::PendingIntent;
 pub(super) use follow::ReadState;
 
 use super::IntentState;
 use super::current_catalog::CurrentCatalog;
 use super::due_ends::DueEnds;
 use super::engine::passing::Passing;
-use super::faults::intent_conflict_fault;
+use super::faults::{busy_fault, intent_conflict_fault};
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::policies::Policies;
@@ -115,6 +115,9 @@ impl Pending {
         };
         match tokio::time::timeout(STORE_TIMEOUT, store).await {
             Ok(StoreReply::OtherCall) => Err(intent_conflict_fault(intent)),
+            Ok(StoreReply::Ended) => {
+                Err(busy_fault("another node has decided on the intent meanwhile: send it again for its end"))
+            }
             // A look stores it later if no server has answered.
             Ok(StoreReply::Stored(_) | StoreReply::NotStored) | Err(_) => Ok(held),
         }
@@ -152,7 +155,9 @@ impl Pending {
         let Some(stored) = self.refresh(intent).await? else { return Ok(None) };
         Ok(match read_call(&stored) {
             Some(WaitingCall::Escalated(escalated)) if escalated.is_pending(self.node.now()) => {
-                Some((escalated.call().clone(), IntentState::Escalated))
+                let is_approved = stored.is_approved(stored.number());
+                let state = if is_approved { IntentState::Queued } else { IntentState::Escalated };
+                Some((escalated.call().clone(), state))
             }
             Some(WaitingCall::Queued(call)) => Some((*call, IntentState::Queued)),
             Some(WaitingCall::Escalated(_)) | None => None,
