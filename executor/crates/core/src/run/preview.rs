@@ -357,7 +357,7 @@ pub(super) fn changed_fault() -> Fault {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use a2g_types::limit::{Access, Layer};
     use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities};
@@ -367,7 +367,7 @@ mod tests {
         Bound { value, layer: Layer::Verdict }
     }
 
-    fn escalated() -> Escalated {
+    pub(in crate::run) fn escalated() -> Escalated {
         let intent = "550e8400-e29b-41d4-a716-446655440000";
         let text = json!({
             "call": {

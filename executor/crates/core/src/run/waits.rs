@@ -31,6 +31,9 @@ use tokio::sync::watch;
 /// The end of the wait of an intent on which nobody decided.
 pub(super) const EXPIRED_UNDECIDED: EndOfWait<'static> =
     EndOfWait::without_author(Resolution::Expired, "nobody decided before its verdict expired");
+/// The end of the wait of an approved intent that has not run.
+pub(super) const EXPIRED_UNRUN: EndOfWait<'static> =
+    EndOfWait::without_author(Resolution::Expired, "its verdict expired before it could start");
 /// The end of the wait of a nested call whose parent has ended.
 const ENDED_WITH_PARENT: EndOfWait<'static> =
     EndOfWait::without_author(Resolution::Cancelled, "the run that made this call has ended");

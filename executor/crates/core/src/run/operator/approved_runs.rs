@@ -16,6 +16,7 @@ use crate::run::pending::{RUN_ELSEWHERE, WIDER_THAN_SHOWN};
 use crate::run::preview::{changed_fault, summarize};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::wait_records::{denial_fault, new_resolution};
+use crate::run::waits::EXPIRED_UNRUN;
 use crate::run::{Operator, RETRY_AFTER_MS};
 use a2g_govern::Escalated;
 use a2g_intent::{Intents, Wait, WaitId};
@@ -28,8 +29,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
 
-/// The recorded reason why an approved intent did not run.
-const TOO_LATE: &str = "its verdict expired before it could start";
 /// The recorded reason why an approved intent that a person denied at another node did not run.
 const DENIED_ELSEWHERE: &str = "it was denied at another node of the fleet";
 /// The recorded reason why an approved intent did not run because of a stop.
@@ -256,7 +255,7 @@ impl Operator {
             return end(fault.clone(), Resolution::Cancelled, STOPPED, Some(AbortReason::Stopped));
         }
         if !escalated.is_pending(self.clock.now()) {
-            return end(fault.clone(), Resolution::Expired, TOO_LATE, None);
+            return end(fault.clone(), EXPIRED_UNRUN.resolution, EXPIRED_UNRUN.reason, None);
         }
         None
     }

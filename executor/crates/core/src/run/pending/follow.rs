@@ -6,7 +6,7 @@ use crate::run::approval_rules::PartialApproval;
 use crate::run::fleet::{Fleet, FleetDenial};
 use crate::run::open_intents::{Kept, is_same_call, wait_of};
 use crate::run::wait_records::EndOfWait;
-use crate::run::waits::{EXPIRED_UNDECIDED, not_waiting_fault};
+use crate::run::waits::{EXPIRED_UNDECIDED, EXPIRED_UNRUN, not_waiting_fault};
 use a2g_fleet::{
     Added, Change, FleetError, FoundState, NewPending, PendingIntent, RunsAt, WaitsFor, is_too_large,
 };
@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// The time after its expiry after which any node removes an intent: its own node may be lost.
 const MAX_EXPIRED: Duration = Duration::from_secs(60);
@@ -62,14 +63,6 @@ pub(super) enum StoreReply {
     Ended,
     /// Another call has its id in the fleet, so it no longer waits here.
     OtherCall,
-}
-
-/// A wait here whose value the fleet does not have.
-struct Followed {
-    /// `true` if it began here, and its verdict has not expired.
-    may_wait: bool,
-    is_decided: bool,
-    is_idle: bool,
 }
 
 impl Pending {
@@ -236,13 +229,10 @@ impl Pending {
         intent: IntentId,
     ) -> Result<Option<PendingIntent>, FleetError> {
         self.read.slots.lock().remove(&intent);
-        let copy = |wait: &Wait<Kept>| Followed {
-            may_wait: wait.home().is_none() && wait.is_pending(self.node.now()),
-            is_decided: wait.is_decided(),
-            is_idle: wait.is_idle(),
-        };
+        let now = self.node.now();
+        let copy = |wait: &Wait<Kept>| (wait.is_idle(), end_without_claim(wait, now));
         let held = self.intents.read(|intents| intents.waits.get(intent).map(copy));
-        let Some(Followed { may_wait, is_decided, is_idle }) = held else { return Ok(None) };
+        let Some((is_idle, end)) = held else { return Ok(None) };
         let claim = fleet.claims.find(intent).await?.map(|found| found.state);
         if !is_idle {
             if let Some(FoundState::Denied(_)) = claim {
@@ -256,10 +246,10 @@ impl Pending {
             Some(claim) => {
                 self.end_as_claimed(intent, claim).await;
             }
-            None if is_decided => self.waits.end_idle(intent, EndOfWait::moved(LOST_APPROVAL)).await,
-            None if !may_wait => self.waits.end_idle(intent, EXPIRED_UNDECIDED).await,
             None => {
-                if let StoreReply::Stored(stored) = self.store(fleet, intent).await? {
+                if let Some(end) = end {
+                    self.waits.end_idle(intent, end).await;
+                } else if let StoreReply::Stored(stored) = self.store(fleet, intent).await? {
                     return Ok(Some(*stored));
                 }
             }
@@ -382,6 +372,17 @@ impl Pending {
     }
 }
 
+/// The end of an idle wait of which the fleet has neither a value nor a claim; `None` for one that it has yet to store.
+fn end_without_claim(wait: &Wait<Kept>, now: OffsetDateTime) -> Option<EndOfWait<'static>> {
+    let may_begin = wait.is_pending(now);
+    match wait.is_decided() {
+        true if may_begin => Some(EndOfWait::moved(LOST_APPROVAL)),
+        true => Some(EXPIRED_UNRUN),
+        false if may_begin && wait.home().is_none() => None,
+        false => Some(EXPIRED_UNDECIDED),
+    }
+}
+
 /// Passes over an intent whose value or claim another version wrote, or no node.
 fn skip_unreadable(result: Result<(), FleetError>) -> Result<(), FleetError> {
     match result {
@@ -390,5 +391,38 @@ fn skip_unreadable(result: Result<(), FleetError>) -> Result<(), FleetError> {
             Ok(())
         }
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::preview::tests::escalated;
+    use a2g_intent::Intents;
+
+    #[test]
+    fn a_wait_that_the_fleet_has_lost_is_stored_again_or_ends_with_what_is_known_of_it() {
+        let wait = wait_of(escalated());
+        let expiry = wait.call().expires_at();
+        let in_time = expiry - Duration::from_secs(1);
+        let intent = wait.call().call().intent;
+        let other = Some(NodeName::try_from("other".to_owned()).unwrap());
+        for (home, is_decided, now, end) in [
+            (None, false, in_time, None),
+            (None, false, expiry, Some(EXPIRED_UNDECIDED)),
+            (other.clone(), false, expiry, Some(EXPIRED_UNDECIDED)),
+            (None, true, in_time, Some(EndOfWait::moved(LOST_APPROVAL))),
+            (other.clone(), true, in_time, Some(EndOfWait::moved(LOST_APPROVAL))),
+            (other.clone(), true, expiry, Some(EXPIRED_UNRUN)),
+        ] {
+            let shown = format!("{home:?}, {is_decided}, {now}");
+            let wait = wait_of(escalated());
+            let partial_approvals = Vec::new();
+            let stored = StoredWait { wait, home, revision: 1, number: 1, partial_approvals, is_decided };
+            let mut intents = Intents::<Kept>::new(1, 1, 0);
+            assert!(intents.waits.fleet().follow(intent, stored));
+            let found = end_without_claim(intents.waits.get(intent).unwrap(), now);
+            assert_eq!(found.map(|end| end.reason), end.map(|end| end.reason), "{shown}");
+        }
     }
 }
