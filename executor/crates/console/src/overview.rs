@@ -98,14 +98,10 @@ fn fleet_part(nodes: &Result<Vec<NodeStatus>, Fault>) -> Markup {
                     }
                     @let loads = nodes.iter().filter_map(|node| node.load).collect::<Vec<_>>();
                     @let sum = |figure: fn(&NodeLoad) -> usize| loads.iter().map(figure).sum::<usize>();
-                    @let running_nodes = nodes.iter().filter(|node| !node.state.has_ended());
-                    @let slots = running_nodes.filter_map(|node| node.load).map(|load| load.concurrent);
                     tfoot {
                         tr {
                             th { "All" } td {} td {}
-                            td {
-                                (sum(|load| load.running)) " of " (slots.sum::<usize>())
-                            }
+                            td { (sum(|load| load.running)) " of " (sum(|load| load.concurrent)) }
                             td { (sum(|load| load.queued)) } td { (sum(|load| load.waiting)) }
                             td { (nodes.iter().map(|node| node.open).sum::<usize>()) }
                             td { (sum(|load| load.undelivered)) } td {}

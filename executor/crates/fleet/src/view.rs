@@ -30,7 +30,7 @@ pub struct NodeStatus {
     pub receipts: u64,
     /// The hash of that receipt, in hexadecimal.
     pub head: String,
-    /// The load at the latest renewal, `None` if that is too long ago; nothing runs or waits at a node that has ended.
+    /// The load at the latest renewal, `None` if that is too long ago; all figures of a node that has ended are 0.
     pub load: Option<NodeLoad>,
     /// The number of intents that the node has claimed, and whose reports are not delivered.
     pub open: usize,
@@ -174,16 +174,16 @@ async fn read_node<S: Store>(
     let record = decode::<NodeRecord>(&key, &bytes)?;
     let NodeRecord { epoch, state, receipts, head, version, load, .. } = record;
     let open = marks(store, node).await?.len();
-    let has_ended = state.has_ended();
-    let is_overdue = !has_ended && seen >= times.lease();
-    let load = if has_ended {
-        // The latest load says what others have taken over since.
-        Some(NodeLoad { running: 0, queued: 0, waiting: 0, ..load })
-    } else {
-        Some(load).filter(|_| !is_overdue)
-    };
+    let is_overdue = !state.has_ended() && seen >= times.lease();
+    let load = if is_overdue { None } else { Some(current_load(&state, load)) };
     let node = node.clone();
     Ok(Some(NodeStatus { node, epoch, state, seen, is_overdue, version, receipts, head, load, open }))
+}
+
+/// The load of a node, of which `latest` was the load at its latest renewal.
+fn current_load(state: &NodeState, latest: NodeLoad) -> NodeLoad {
+    // Others have taken over the work of a node that has ended.
+    if state.has_ended() { NodeLoad::default() } else { latest }
 }
 
 /// The nodes that have joined the fleet.
@@ -210,6 +210,18 @@ fn drain_key(node: &NodeName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_has_ended_has_no_load() {
+        let latest = NodeLoad { running: 1, queued: 2, waiting: 3, concurrent: 4, undelivered: 5 };
+        for state in [NodeState::Live, NodeState::Draining] {
+            assert_eq!(current_load(&state, latest), latest);
+        }
+        let other = NodeName::try_from("other".to_owned()).unwrap();
+        for state in [NodeState::Left, NodeState::TakenOver(other)] {
+            assert_eq!(current_load(&state, latest), NodeLoad::default());
+        }
+    }
 
     #[test]
     fn ages_have_one_unit() {
