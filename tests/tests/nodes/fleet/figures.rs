@@ -83,6 +83,34 @@ fn the_console_of_any_node_lists_the_active_runs_of_all() {
 }
 
 #[test]
+fn the_console_says_that_no_server_of_the_fleet_answers() {
+    let Some(mut nodes) = Nodes::start() else { return };
+    let client = console::Client::with_token(&nodes.one, &nodes.operator);
+    let fleet_part = || {
+        let page = client.get("/console").1;
+        let part = page.split_once("<section id=\"fleet\"").unwrap_or_else(|| panic!("{page}")).1;
+        part.split_once("</section>").expect("its end").0.to_owned()
+    };
+    let wait_for_all = || {
+        eventually("both nodes are shown as live", || {
+            let part = fleet_part();
+            (part.matches("<td>live</td>").count() == 2 && part.matches(" s ago</td>").count() == 2)
+                .then_some(())
+        });
+    };
+    wait_for_all();
+    nodes.fleet.servers.kill(0);
+    eventually("the page says that no server answers", || {
+        let part = fleet_part();
+        let is_said = part.contains("The servers of the fleet do not answer");
+        assert!(is_said != part.contains("live"), "{part}");
+        is_said.then_some(())
+    });
+    nodes.fleet.servers.restart(0);
+    wait_for_all();
+}
+
+#[test]
 fn the_console_of_any_node_compares_the_tools_of_all() {
     let Some(nodes) = Nodes::start() else { return };
     let another = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;
