@@ -251,7 +251,10 @@ pub enum FleetError {
     #[error("another node of the fleet has given a later order, which this one has not followed yet")]
     LaterOrder,
     /// This node could not renew its lease in time, or another node has taken over.
-    #[error("this executor has lost its lease in the fleet, and joins again as soon as it can")]
+    #[error(
+        "this executor has lost its lease in the fleet, and joins again as soon as it can: check that the servers in \
+         `fleet.servers` run"
+    )]
     LeaseLost,
     /// A value in the stream was written by no node of this fleet.
     #[error(

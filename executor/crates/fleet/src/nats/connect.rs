@@ -114,7 +114,7 @@ async fn options(settings: &FleetSettings) -> Result<ConnectOptions, FleetError>
         .request_timeout(Some(REQUEST_TIMEOUT));
     if let Some(path) = credentials {
         let added = options.credentials_file(path).await;
-        options = added.map_err(|error| file_error(path, "fleet.credentials", error))?;
+        options = added.map_err(|error| file_error(path, "fleet.credentials", explain(error)))?;
     }
     if let Some(path) = nkey_file {
         let contents = tokio::fs::read_to_string(path).await;

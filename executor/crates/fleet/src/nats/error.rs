@@ -4,10 +4,33 @@ use crate::FleetError;
 use std::fmt::Display;
 
 /// Parts of the client's texts in lower case, and what they mean. The first that is found counts.
-const MEANINGS: [(&[&str], &str); 7] = [
+const MEANINGS: [(&[&str], &str); 12] = [
     (&["authorization violation"], "the server refuses the login"),
     (&["permissions violation"], "the login may not do this"),
     (&["connection refused"], "no server listens there"),
+    (
+        &["failed signing nonce"],
+        "the login has no usable key: `fleet.nkey_file` has to contain the seed of a user, which begins with `SU`",
+    ),
+    (
+        &["cannot parse user jwt", "cannot parse nkey"],
+        "it is not a credentials file, which has a JWT and a seed: make one with `nsc generate creds`, or name a file \
+         that has only a seed in `fleet.nkey_file`",
+    ),
+    (
+        &["unknownissuer"],
+        "this executor does not trust who has signed the server's certificate: name that authority's certificate in \
+         `fleet.ca_file`",
+    ),
+    (
+        &["invalid peer certificate"],
+        "the server's certificate is not valid for it: compare its names with `fleet.servers`, its issuer with \
+         `fleet.ca_file`, and its dates",
+    ),
+    (
+        &["replicas > 1 not supported"],
+        "the server is in no cluster: start `fleet.replicas` servers as a cluster, or set `fleet.replicas = 1`",
+    ),
     (&["error code 10039)", "error code 10076)"], "JetStream is off for this login"),
     (
         &["error code 10008)", "error code 10009)", "error code 10118)"],
@@ -58,10 +81,19 @@ mod tests {
                 "the cluster has no leader",
             ),
             ("request timed out", "no server has answered in time"),
-            ("it keeps changing", "it keeps changing"),
+            ("authentication error: failed signing nonce", "the login has no usable key"),
+            ("cannot parse user JWT from the credentials file", "it is not a credentials file"),
+            ("cannot parse nkey from the credentials file", "it is not a credentials file"),
+            ("TLS error: invalid peer certificate: UnknownIssuer", "this executor does not trust"),
+            ("TLS error: invalid peer certificate: Expired", "the server's certificate is not valid"),
+            (
+                "replicas > 1 not supported in non-clustered mode (code 500, error code 10074)",
+                "the server is in no cluster",
+            ),
         ] {
             let shown = explain(text);
-            assert!(shown.starts_with(start) && shown.contains(text), "{shown}");
+            assert!(shown.starts_with(start) && shown.ends_with(&format!(" ({text})")), "{shown}");
         }
+        assert_eq!(explain("it keeps changing"), "it keeps changing");
     }
 }
