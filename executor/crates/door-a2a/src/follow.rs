@@ -11,7 +11,7 @@ use a2g_journal::JournalTask;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
-use a2g_types::outcome::Receipt;
+use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::verdict::Verdict;
 use a2g_wire::a2a::fault;
 use a2g_wire::a2a::governance::{Feedback, GOVERNOR_SOURCE, PendingPermission, permission_options};
@@ -237,7 +237,7 @@ impl Follower {
 
     /// Ends the task of an intent that is denied at all nodes of the fleet.
     async fn end_denied(&self, handle: &TaskHandle, denial: &DeniedInFleet) {
-        if denial.is_cancelled {
+        if denial.withdrawn_for == Some(AbortReason::Cancelled) {
             let reason = "canceled at another node of the fleet, before it ran";
             return self.end_without_run(handle, TaskState::Canceled, reason).await;
         }

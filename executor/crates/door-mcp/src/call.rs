@@ -8,7 +8,7 @@ use a2g_http::protocol::with_caller;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::Progress;
+use a2g_types::outcome::{AbortReason, Progress};
 use a2g_types::verdict::Verdict;
 use a2g_wire::mcp::decode::{ToolCall, intent_of};
 use a2g_wire::mcp::elicit::{Decider, Question};
@@ -119,7 +119,7 @@ impl McpDoor {
             return Ok(true);
         }
         let denied = self.executor.queries.denial_in_fleet(intent).await?;
-        Ok(denied.is_some_and(|denied| !denied.is_cancelled))
+        Ok(denied.is_some_and(|denied| denied.withdrawn_for != Some(AbortReason::Cancelled)))
     }
 
     /// Uses up the state of a repeated call.

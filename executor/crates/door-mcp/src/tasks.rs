@@ -119,9 +119,9 @@ impl McpDoor {
     ) -> Result<Option<TaskStatus>, Fault> {
         let denied = self.executor.queries.denial_in_fleet(task).await?;
         let visible = denied.filter(|denied| context.caller.may_read(&denied.agent));
-        Ok(visible.map(|denied| match denied.is_cancelled || denied.is_revoked {
-            true => TaskStatus::Cancelled,
-            false => TaskStatus::Completed(context.encoder().refusal_result(&denied.fault, task)),
+        Ok(visible.map(|denied| match denied.withdrawn_for {
+            Some(AbortReason::Cancelled | AbortReason::Revoked) => TaskStatus::Cancelled,
+            Some(_) | None => TaskStatus::Completed(context.encoder().refusal_result(&denied.fault, task)),
         }))
     }
 

@@ -47,7 +47,7 @@ pub enum Stage {
 pub enum KnownIntent {
     /// The content is the same. Contains the stage, and the governor's verdict if the executor asked the governor.
     Same(StageSource, Option<Arc<Verdict>>),
-    /// The content is the same, and a person denied the intent.
+    /// The content is the same, and the intent is denied.
     Denied(IntentDenial),
     /// The content differs.
     Conflict,

@@ -71,7 +71,7 @@ pub struct ResolvedIntent {
     pub risk_score: Option<f64>,
     /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
-    /// The person's reason, if they gave one.
+    /// The reason; `None` if the person gave none.
     pub reason: Option<String>,
     /// The hash of what the person was shown, if a page showed it.
     pub basis: Option<Hash>,
@@ -84,17 +84,17 @@ pub struct ResolvedIntent {
 /// An intent that a person denied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IntentDenial {
-    /// The caller that denied it.
-    pub by: String,
+    /// The caller that denied it; `None` if it was withdrawn or refused at a node of the fleet, for the reason.
+    pub by: Option<String>,
     /// The governor's risk estimate.
     pub risk_score: Option<f64>,
-    /// The person's reason, if they gave one.
+    /// The reason; `None` if the person gave none.
     pub reason: Option<String>,
 }
 
 impl From<record::DecisionBody> for IntentDenial {
     fn from(decided: record::DecisionBody) -> Self {
-        Self { by: decided.by, risk_score: decided.risk_score, reason: decided.reason }
+        Self { by: Some(decided.by), risk_score: decided.risk_score, reason: decided.reason }
     }
 }
 

@@ -104,6 +104,6 @@ pub(super) fn lifted_stop_fault(intent: IntentId) -> Fault {
     refusal(intent, message.to_owned())
 }
 
-pub(super) fn refusal(intent: IntentId, message: String) -> Fault {
+fn refusal(intent: IntentId, message: String) -> Fault {
     Fault::Refused { intent: Some(intent), risk_score: None, blocked_by: BlockedBy::Stopped, message }
 }

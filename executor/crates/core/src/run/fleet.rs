@@ -12,9 +12,9 @@
 
 pub use a2g_fleet::{Delivery, NodeLoad, NodeStatus};
 
-use super::engine::stored_calls::DENIED_BY;
 use super::faults::busy_fault;
 use super::open_intents::ActiveRun;
+use super::wait_records::denial_fault;
 use super::{Membership, RETRY_AFTER_MS};
 use a2g_fleet::{
     Claim, ClaimReply, FinishReply, FleetError, FleetKey, FleetSettings, FoundClaim, FoundState, LocalReport,
@@ -33,7 +33,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::node::NodeName;
 use a2g_types::outcome::{AbortReason, Receipt};
-use a2g_types::stored;
+use a2g_types::stored::{self, v1};
 use a2g_types::tool::Digest;
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
@@ -61,19 +61,21 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 const FINISH_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// The denial of an intent, as the fleet stores it.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FleetDenial {
-    by: String,
-    risk_score: Option<f64>,
-    reason: Option<String>,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum FleetDenial {
+    /// A person has denied it.
+    ByPerson { by: String, risk_score: Option<f64>, reason: Option<String> },
+    /// It was cancelled, revoked or stopped before it ran.
+    Withdrawn {
+        #[serde(with = "v1::AbortReason")]
+        reason: AbortReason,
+    },
+    /// A node could not run the call, which waited for a slot.
+    Refused { message: String },
 }
 
 impl FleetDenial {
-    pub(super) fn new(by: &str, risk_score: Option<f64>, reason: Option<&str>) -> Self {
-        Self { by: by.to_owned(), risk_score, reason: reason.map(str::to_owned) }
-    }
-
     pub(super) fn read(text: &RawValue) -> Result<Self, Fault> {
         serde_json::from_str(text.get()).map_err(|error| Fault::Internal(error.to_string()))
     }
@@ -82,14 +84,20 @@ impl FleetDenial {
         to_raw_value(self).map_err(|error| Fault::Internal(error.to_string()))
     }
 
-    pub(super) fn into_denial(self) -> IntentDenial {
-        let Self { by, risk_score, reason } = self;
-        IntentDenial { by, risk_score, reason }
+    /// The denial, as callers are told of it.
+    fn into_denial(self) -> IntentDenial {
+        let without_author = |reason| IntentDenial { by: None, risk_score: None, reason: Some(reason) };
+        match self {
+            Self::ByPerson { by, risk_score, reason } => IntentDenial { by: Some(by), risk_score, reason },
+            Self::Withdrawn { reason } => without_author(format!("{}, before it ran", reason.message())),
+            Self::Refused { message } => without_author(message),
+        }
     }
-}
 
-fn read_denial(text: &RawValue) -> Result<IntentDenial, Fault> {
-    FleetDenial::read(text).map(FleetDenial::into_denial)
+    /// The fault of every call with the denied intent.
+    pub(super) fn into_fault(self, intent: IntentId) -> Fault {
+        denial_fault(intent, &self.into_denial())
+    }
 }
 
 /// The reason why an executor cannot join its fleet.
@@ -329,7 +337,7 @@ impl Node {
             return Ok(KnownIntent::Conflict);
         }
         if let FoundState::Denied(denial) = &found.state {
-            return Ok(KnownIntent::Denied(read_denial(denial)?));
+            return Ok(KnownIntent::Denied(FleetDenial::read(denial)?.into_denial()));
         }
         let verdict = found.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
         let verdict = verdict.map_err(|error| Fault::Internal(error.to_string()))?.map(Arc::new);
@@ -394,8 +402,7 @@ impl Node {
         call: &Call,
         reason: AbortReason,
     ) -> Result<bool, Fault> {
-        let denial = FleetDenial::new(DENIED_BY, None, Some(reason.message()));
-        match self.deny_in_fleet(fleet, call, &denial).await {
+        match self.deny_in_fleet(fleet, call, &FleetDenial::Withdrawn { reason }).await {
             Ok(_denied) => Ok(true),
             Err(busy @ Fault::Busy { .. }) => Err(busy),
             Err(_claimed) => Ok(false),
@@ -406,7 +413,7 @@ impl Node {
     pub(super) async fn find_denial_in_fleet(
         &self,
         intent: IntentId,
-    ) -> Result<Option<(AgentDid, IntentDenial)>, Fault> {
+    ) -> Result<Option<(AgentDid, FleetDenial)>, Fault> {
         let Some(fleet) = &self.fleet else { return Ok(None) };
         let Some(found) = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
             return Ok(None);
@@ -415,7 +422,7 @@ impl Node {
             FoundState::Denied(denial) => {
                 let agent =
                     AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
-                Ok(Some((agent, read_denial(&denial)?)))
+                Ok(Some((agent, FleetDenial::read(&denial)?)))
             }
             FoundState::Open | FoundState::Ended(_) => Ok(None),
         }
@@ -648,5 +655,31 @@ async fn deliver_orphan(member: &Membership, fleet: &Fleet, report: &OrphanRepor
     tracing::info!(%intent, %node, "the report of a lost node is delivered");
     while fleet.takeovers.mark_orphan_delivered(report).await.is_err() {
         tokio::time::sleep(max_delay).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_person_writes_is_not_taken_for_a_withdrawal() {
+        let reason = AbortReason::Cancelled;
+        let written = Some(reason.message().to_owned());
+        for (denial, told) in [
+            (
+                FleetDenial::ByPerson { by: "the executor".to_owned(), risk_score: None, reason: written },
+                "denied by `the executor` (`g2a/directive`): cancelled by `a2g/cancel`",
+            ),
+            (FleetDenial::Withdrawn { reason }, "cancelled by `a2g/cancel`, before it ran"),
+            (FleetDenial::Refused { message: "no such tool".to_owned() }, "no such tool"),
+        ] {
+            let read = FleetDenial::read(&denial.to_raw().unwrap()).unwrap();
+            assert_eq!(read, denial);
+            let Fault::Refused { message, .. } = read.into_fault(IntentId::random()) else {
+                panic!("{denial:?}")
+            };
+            assert_eq!(message, told);
+        }
     }
 }

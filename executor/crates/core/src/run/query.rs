@@ -4,8 +4,8 @@ use super::compile_waits::CompileWaits;
 use super::current_catalog::CurrentCatalog;
 use super::engine::admission::check_memory;
 use super::engine::passing::Passing;
-use super::engine::stored_calls::{DENIED_BY, StoredCalls};
-use super::fleet::Node;
+use super::engine::stored_calls::StoredCalls;
+use super::fleet::{FleetDenial, Node};
 use super::open_intents::{Kept, OpenIntents};
 use super::pending::Pending;
 use super::questions::Peers;
@@ -58,10 +58,8 @@ pub struct DeniedInFleet {
     pub agent: AgentDid,
     /// The fault of every call with the intent.
     pub fault: Fault,
-    /// `true` if the intent was cancelled before it ran.
-    pub is_cancelled: bool,
-    /// `true` if the intent was revoked before it ran.
-    pub is_revoked: bool,
+    /// The reason for which the intent was withdrawn; `None` if it was denied or refused.
+    pub withdrawn_for: Option<AbortReason>,
 }
 
 /// The reads of doors and people: the state of intents, what the journal has, and the figures.
@@ -241,9 +239,10 @@ impl Queries {
             return Ok(self.intent_records(intent)?.map(|records| (records.agent, fault)));
         }
         let denied = self.node.find_denial_in_fleet(intent).await?;
-        // Nobody has denied an intent that was cancelled, revoked or stopped before it ran.
-        let denied = denied.filter(|(_, denial)| denial.by != DENIED_BY);
-        Ok(denied.map(|(agent, denial)| (agent, denial_fault(intent, &denial))))
+        Ok(denied.and_then(|(agent, denial)| match denial {
+            FleetDenial::ByPerson { .. } => Some((agent, denial.into_fault(intent))),
+            FleetDenial::Withdrawn { .. } | FleetDenial::Refused { .. } => None,
+        }))
     }
 
     /// The message for the caller of an intent that the governor denied here; `None` for an intent of an agent that
@@ -285,16 +284,11 @@ impl Queries {
     pub async fn denial_in_fleet(&self, intent: IntentId) -> Result<Option<DeniedInFleet>, Fault> {
         let denial = self.node.find_denial_in_fleet(intent).await?;
         Ok(denial.map(|(agent, denial)| {
-            let is_for = |reason: AbortReason| {
-                let is_reason = |text: &str| text.starts_with(reason.message());
-                denial.by == DENIED_BY && denial.reason.as_deref().is_some_and(is_reason)
+            let withdrawn_for = match denial {
+                FleetDenial::Withdrawn { reason } => Some(reason),
+                FleetDenial::ByPerson { .. } | FleetDenial::Refused { .. } => None,
             };
-            DeniedInFleet {
-                agent,
-                fault: denial_fault(intent, &denial),
-                is_cancelled: is_for(AbortReason::Cancelled),
-                is_revoked: is_for(AbortReason::Revoked),
-            }
+            DeniedInFleet { agent, fault: denial.into_fault(intent), withdrawn_for }
         }))
     }
 

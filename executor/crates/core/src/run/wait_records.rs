@@ -1,6 +1,5 @@
 //! The records of decisions on the waits for a person, and of the ends of these waits.
 
-use super::engine::stored_calls::DENIED_BY;
 use a2g_govern::{Escalated, denial_by};
 use a2g_intent::EndedWait;
 use a2g_journal::{
@@ -8,6 +7,7 @@ use a2g_journal::{
 };
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
+use a2g_types::outcome::AbortReason;
 use time::OffsetDateTime;
 
 /// The reason why intents no longer wait.
@@ -22,16 +22,25 @@ pub(super) struct EndOfWait<'a> {
     pub(super) reason: &'a str,
 }
 
-impl EndOfWait<'static> {
+impl<'a> EndOfWait<'a> {
     /// The end of a wait without an author.
-    pub(super) const fn without_author(resolution: Resolution, reason: &'static str) -> Self {
+    pub(super) const fn without_author(resolution: Resolution, reason: &'a str) -> Self {
         let blocked_by = Some(BlockedBy::EscalationPending);
         Self { resolution, author_or_reason: reason, blocked_by, reason }
     }
 
     /// The end of a wait of which another node has more.
-    pub(super) const fn moved(reason: &'static str) -> Self {
+    pub(super) const fn moved(reason: &'a str) -> Self {
         Self { resolution: Resolution::Cancelled, author_or_reason: reason, blocked_by: None, reason }
+    }
+
+    /// The end of a wait that another node has withdrawn.
+    pub(super) fn withdrawn(reason: AbortReason) -> Self {
+        let is_revoked = reason == AbortReason::Revoked;
+        let resolution = if is_revoked { Resolution::Revoked } else { Resolution::Cancelled };
+        let is_stopped = reason == AbortReason::Stopped;
+        let blocked_by = if is_stopped { BlockedBy::Stopped } else { BlockedBy::EscalationPending };
+        Self { blocked_by: Some(blocked_by), ..Self::without_author(resolution, reason.message()) }
     }
 }
 
@@ -111,14 +120,13 @@ pub(super) fn denial_fault(
     intent: IntentId,
     IntentDenial { by, risk_score, reason }: &IntentDenial,
 ) -> Fault {
-    match reason {
-        // No person has denied it.
-        Some(reason) if by == DENIED_BY => Fault::Refused {
+    match by {
+        Some(by) => denial_by(by, reason.as_deref(), intent, *risk_score),
+        None => Fault::Refused {
             intent: Some(intent),
             risk_score: *risk_score,
             blocked_by: BlockedBy::VerdictDenied,
-            message: reason.clone(),
+            message: reason.clone().unwrap_or_default(),
         },
-        reason => denial_by(by, reason.as_deref(), intent, *risk_score),
     }
 }

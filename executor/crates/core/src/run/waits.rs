@@ -1,8 +1,8 @@
 //! The intents that wait for a person: what lets them wait, and what ends their waits without a run.
 
 use super::due_ends::DueEnds;
-use super::engine::stored_calls::DENIED_BY;
 use super::faults::{busy_fault, intent_conflict_fault, stop_fault, unsaved_decision_fault};
+use super::fleet::FleetDenial;
 use super::open_intents::{
     MAX_WAITING, MAX_WAITING_PER_AGENT, OpenIntents, RestoredApprovals, is_same_call, wait_of,
 };
@@ -216,24 +216,17 @@ impl Waits {
     }
 
     /// Ends the wait of an intent on which no task acts here, because a node has denied it.
-    pub(super) async fn end_denied(&self, intent: IntentId, denial: &IntentDenial) {
-        let IntentDenial { by, reason, risk_score: _ } = denial;
-        if by != DENIED_BY {
-            if let Err(fault) = self.deny_here(intent, by, reason.as_deref(), || Ok(())).await {
-                tracing::debug!(%intent, ?fault, "the denial of an intent is not recorded here yet");
+    pub(super) async fn end_denied(&self, intent: IntentId, denial: &FleetDenial) {
+        let end = match denial {
+            FleetDenial::ByPerson { by, reason, risk_score: _ } => {
+                if let Err(fault) = self.deny_here(intent, by, reason.as_deref(), || Ok(())).await {
+                    tracing::debug!(%intent, ?fault, "the denial of an intent is not recorded here yet");
+                }
+                return;
             }
-            return;
-        }
-        // Nobody has denied it: it was cancelled, revoked or stopped.
-        let reason = reason.as_deref().unwrap_or_default();
-        let is_for = |abort: AbortReason| reason == abort.message();
-        let resolution =
-            if is_for(AbortReason::Revoked) { Resolution::Revoked } else { Resolution::Cancelled };
-        let blocked_by = Some(match is_for(AbortReason::Stopped) {
-            true => BlockedBy::Stopped,
-            false => BlockedBy::EscalationPending,
-        });
-        let end = EndOfWait { resolution, author_or_reason: reason, blocked_by, reason };
+            FleetDenial::Withdrawn { reason } => EndOfWait::withdrawn(*reason),
+            FleetDenial::Refused { message } => EndOfWait::without_author(Resolution::Cancelled, message),
+        };
         self.end_idle(intent, end).await;
     }
 
@@ -375,7 +368,7 @@ impl Waits {
         let Some(recording) = recording else { return Ok(()) };
         let summary = IntentSummary::from_call(escalated.call());
         let reason = reason.map(str::to_owned);
-        let denial = IntentDenial { by: by.to_owned(), risk_score: escalated.risk_score(), reason };
+        let denial = IntentDenial { by: Some(by.to_owned()), risk_score: escalated.risk_score(), reason };
         let fault = denial_fault(summary.intent, &denial);
         let span = trace::intent_span(&summary, escalated.call().door);
         span.in_scope(|| self.refusals.record_at(Some(&summary), fault, now));

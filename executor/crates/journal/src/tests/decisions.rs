@@ -172,7 +172,7 @@ async fn decisions_are_final() {
     }
     resolve(&journal, &denied, Resolution::Denied).await;
     resolve(&journal, &approved, Resolution::Approved).await;
-    let denial = IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5), reason: None };
+    let denial = IntentDenial { by: Some("anna".to_owned()), risk_score: Some(0.5), reason: None };
     for round in 0..2 {
         assert_eq!(find_denial(&journal, &denied).await, Some(denial.clone()), "{round}");
         let waits = journal.decisions.hold(&denied, shown_text(&denied), LATER).await.unwrap();

@@ -87,7 +87,7 @@ async fn promises_of_pruned_records_are_carried_over() {
         assert_eq!(found, ended);
         assert_eq!(
             find_denial(&journal, &denied).await,
-            Some(IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5), reason: None })
+            Some(IntentDenial { by: Some("anna".to_owned()), risk_score: Some(0.5), reason: None })
         );
         assert_eq!(journal.tasks.find(waits.intent, JournalTask::clone).await.unwrap(), Some(task.clone()));
         // The next pruning removes the record of the wait, and may leave this one.

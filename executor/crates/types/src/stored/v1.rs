@@ -225,7 +225,7 @@ enum End {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "outcome::AbortReason")]
-enum AbortReason {
+pub enum AbortReason {
     Cancelled,
     Revoked,
     Shutdown,

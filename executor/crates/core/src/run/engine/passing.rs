@@ -17,8 +17,8 @@
 
 use super::admission::{check_arguments, check_memory};
 use crate::run::claims::ReservedClaim;
-use crate::run::faults::{NodeFault, busy_fault, receipt_pending_fault};
-use crate::run::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, MAX_FAILED_REQUESTS, subscribe};
+use crate::run::faults::{NodeFault, busy_fault, lifted_stop_fault, receipt_pending_fault};
+use crate::run::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, FleetDenial, MAX_FAILED_REQUESTS, subscribe};
 use crate::run::open_intents::ActiveRun;
 use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use crate::run::trace::{self, Stopwatch};
@@ -31,7 +31,7 @@ use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::{Call, Priority};
-use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use a2g_types::outcome::{AbortReason, Artifact, LogLine, Progress, Receipt};
@@ -435,12 +435,6 @@ impl Engine {
     /// Ends a call that was stopped while it waited for another node. One that was cancelled or revoked can then run at no
     /// node. Returns the fault for its caller.
     async fn end_stopped(&self, call: &Call, reason: AbortReason, may_be_claimed: bool) -> Fault {
-        let refusal = |message| Fault::Refused {
-            intent: Some(call.intent),
-            risk_score: None,
-            blocked_by: BlockedBy::Stopped,
-            message,
-        };
         match reason {
             AbortReason::Cancelled | AbortReason::Revoked => {
                 let denied = match self.node.fleet() {
@@ -448,16 +442,13 @@ impl Engine {
                     None => Ok(true),
                 };
                 match denied {
-                    Ok(true) => refusal(format!("{}, before it ran", reason.message())),
+                    // As its repeats.
+                    Ok(true) => FleetDenial::Withdrawn { reason }.into_fault(call.intent),
                     Ok(false) | Err(_) => unknown_end(call, false),
                 }
             }
             AbortReason::Stopped if !may_be_claimed => {
-                self.intents.check_stopped(call).err().unwrap_or_else(|| {
-                    let message =
-                        "an operator stopped this call before it ran, and has lifted the stop since";
-                    refusal(message.to_owned())
-                })
+                self.intents.check_stopped(call).err().unwrap_or_else(|| lifted_stop_fault(call.intent))
             }
             AbortReason::Shutdown if !may_be_claimed => busy_fault("the executor is shutting down"),
             AbortReason::Stopped

@@ -13,7 +13,7 @@
 use super::admission::check_memory;
 use super::passing::{Passing, node_text};
 use crate::run::due_ends::DueEnds;
-use crate::run::faults::{busy_fault, refusal};
+use crate::run::faults::busy_fault;
 use crate::run::fleet::{CallIdentity, Fleet, FleetDenial, Node};
 use crate::run::open_intents::OpenIntents;
 use crate::run::trace::{self, Stopwatch};
@@ -42,9 +42,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const END_INTERVAL: Duration = Duration::from_millis(10);
 /// The maximum number of such checks.
 const MAX_END_CHECKS: u32 = 300;
-/// The author of the denial of a call that was cancelled, revoked or refused before it ran. Its repeats are told only the
-/// reason.
-pub(in crate::run) const DENIED_BY: &str = "the executor";
 
 /// The stored calls that wait or run in this process, those of lost nodes included, until their intents have ends.
 #[derive(Debug, Default)]
@@ -255,7 +252,10 @@ impl Engine {
         fault: Fault,
     ) -> Result<Arc<Receipt>, Fault> {
         let Some(fleet) = self.node.fleet() else { return Err(fault) };
-        let denial = FleetDenial::new(DENIED_BY, None, Some(denial_reason(&fault)));
+        let denial = match self.stored_calls.stop_reason(call.intent) {
+            Some(reason) => FleetDenial::Withdrawn { reason },
+            None => FleetDenial::Refused { message: denial_reason(&fault).to_owned() },
+        };
         loop {
             match self.node.deny_in_fleet(fleet, call, &denial).await {
                 Ok(_denied) => {
@@ -293,7 +293,7 @@ impl Engine {
         let sink = sink.without_task();
         loop {
             if let Some(reason) = self.stored_calls.stop_reason(call.intent) {
-                let fault = refusal(call.intent, format!("{}, before it ran", reason.message()));
+                let fault = FleetDenial::Withdrawn { reason }.into_fault(call.intent);
                 return self.deny_stored_call(&call, fault).await;
             }
             let run = self.admit_stored_call(call.clone(), verdict.clone(), asked_governor, sink.clone());

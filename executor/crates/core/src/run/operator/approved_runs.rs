@@ -15,7 +15,7 @@ use crate::run::open_intents::Kept;
 use crate::run::pending::{RUN_ELSEWHERE, WIDER_THAN_SHOWN};
 use crate::run::preview::{changed_fault, summarize};
 use crate::run::trace::{self, Stopwatch};
-use crate::run::wait_records::{denial_fault, new_resolution};
+use crate::run::wait_records::new_resolution;
 use crate::run::waits::EXPIRED_UNRUN;
 use crate::run::{Operator, RETRY_AFTER_MS};
 use a2g_govern::Escalated;
@@ -249,7 +249,7 @@ impl Operator {
         };
         // Another node has recorded a denial since the approval.
         if let Ok(Some((_agent, denial))) = self.node.find_denial_in_fleet(intent).await {
-            return end(denial_fault(intent, &denial), Resolution::Cancelled, DENIED_ELSEWHERE, None);
+            return end(denial.into_fault(intent), Resolution::Cancelled, DENIED_ELSEWHERE, None);
         }
         if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
             return end(fault.clone(), Resolution::Cancelled, STOPPED, Some(AbortReason::Stopped));

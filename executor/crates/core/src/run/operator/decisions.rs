@@ -361,7 +361,11 @@ impl Operator {
         let denied = async {
             may_deny()?;
             let call = escalated.call();
-            let denial = FleetDenial::new(author.name(), escalated.risk_score(), reason);
+            let denial = FleetDenial::ByPerson {
+                by: author.name().to_owned(),
+                risk_score: escalated.risk_score(),
+                reason: reason.map(str::to_owned),
+            };
             self.pending.record_hold(&escalated).await?;
             self.pending.deny(call.intent, &denial).await?;
             self.node.deny_in_fleet(fleet, call, &denial).await

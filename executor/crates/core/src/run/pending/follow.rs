@@ -121,7 +121,7 @@ impl Pending {
     async fn end_as_claimed(&self, intent: IntentId, claim: FoundState) -> bool {
         match claim {
             FoundState::Denied(denial) => {
-                if let Ok(denial) = FleetDenial::read(&denial).map(FleetDenial::into_denial) {
+                if let Ok(denial) = FleetDenial::read(&denial) {
                     self.waits.end_denied(intent, &denial).await;
                 }
                 true
