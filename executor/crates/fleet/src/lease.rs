@@ -64,6 +64,17 @@ impl LeaseTimes {
         u64::try_from(time.as_millis() / self.renewal().as_millis().max(1)).unwrap_or(u64::MAX)
     }
 
+    /// The number of renewals after which a lease that was not renewed has certainly ended.
+    pub(crate) fn renewals_until_ended(self) -> u32 {
+        u32::try_from(self.renewals_in(self.lease()) + 1).unwrap_or(u32::MAX)
+    }
+
+    /// The time for which a node that starts with another journal waits at most for the lease of its earlier process.
+    #[must_use]
+    pub fn restart_wait(self) -> Duration {
+        self.renewal() * self.renewals_until_ended()
+    }
+
     /// The time between two checks of the leases and marks of all nodes.
     #[must_use]
     pub fn sweep(self) -> Duration {
@@ -286,4 +297,37 @@ fn record(
 
 pub(crate) fn node_key(node: &NodeName) -> String {
     format!("node.{node}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_fleets_names_the_times() {
+        let page = include_str!("../../../../docs/fleet.md").split_whitespace().collect::<Vec<_>>().join(" ");
+        let times = LeaseTimes::default();
+        let [lease, fence, renewal, sweep, restart_wait] =
+            [times.lease(), times.fence(), times.renewal(), times.sweep(), times.restart_wait()].map(
+                |time| {
+                    assert_eq!(time.subsec_nanos(), 0);
+                    time.as_secs()
+                },
+            );
+        let latest = lease + sweep;
+        let permitted = LeaseTimes::SECONDS;
+        for named in [
+            format!("| {renewal} s | a node renews its lease, "),
+            format!("| {fence} s | a node that could not renew its lease stops its runs "),
+            format!("| {lease} to {latest} s | a lease was not renewed: another node takes over "),
+            format!("the times for a lease of {lease} s; "),
+            format!("`fleet init --lease-seconds N` ({} to {})", permitted.start(), permitted.end()),
+            format!("The node counts the {fence} s from "),
+            format!("the other node the {lease} s from "),
+            format!("Runs end within the {} s in between.", lease - fence),
+            format!("it waits up to {restart_wait} s for the lease of an earlier process"),
+        ] {
+            assert!(page.contains(&named), "{named}");
+        }
+    }
 }

@@ -188,8 +188,7 @@ async fn wait_until_ended(
 ) -> Result<(), FleetError> {
     let key = node_key(node);
     let mut first_revision = None;
-    let renewal = times.renewal();
-    let rounds = times.renewals_in(times.lease()) + 1;
+    let rounds = times.renewals_until_ended();
     for round in 0..rounds {
         let Some((lease, revision)) = store.read::<NodeRecord>(&key).await? else { return Ok(()) };
         if lease.state.has_ended() || has_written(&lease) {
@@ -198,7 +197,7 @@ async fn wait_until_ended(
         match first_revision {
             None => {
                 first_revision = Some(revision);
-                let seconds = (u128::from(rounds) * renewal.as_millis()).div_ceil(1000);
+                let seconds = times.restart_wait().as_millis().div_ceil(1000);
                 tracing::warn!(
                     %node,
                     "waits up to {seconds} s for the lease of its earlier process, which ended without releasing it, and \
@@ -210,7 +209,7 @@ async fn wait_until_ended(
                 tracing::info!(%node, round, rounds, "still waits for the lease of its earlier process")
             }
         }
-        tokio::time::sleep(renewal).await;
+        tokio::time::sleep(times.renewal()).await;
     }
     Ok(())
 }
