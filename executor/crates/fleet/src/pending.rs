@@ -12,7 +12,7 @@
 //!
 //! Only the claim lets a run begin, and only a denial or an end of a run that has the claim ends an intent for good. So a
 //! value that is removed may come back, as after a server of NATS was killed: a later look finds the claim, and removes
-//! it again. A node that has claimed an approved intent reads the value once more ([`PendingIntents::is_approved`]): an
+//! it again. A node that has claimed an approved intent reads the value once more ([`PendingIntents::may_run`]): an
 //! approval that was withdrawn before the claim starts no run.
 
 use crate::FleetError;
@@ -348,12 +348,12 @@ impl<S: Store> PendingIntents<S> {
         Ok(missing)
     }
 
-    /// Returns `true` if an intent that this node has claimed is still approved, in the wait with this number. One that is
-    /// not pending was not stored, or is about to be removed by an earlier look: the claim alone decides.
+    /// Returns `true` if an intent that this node has claimed may run: it is still approved, in the wait with this number.
+    /// One that is not pending was not stored, or is about to be removed by an earlier look: the claim alone decides.
     ///
     /// # Errors
     /// [`FleetError`].
-    pub async fn is_approved(&self, intent: IntentId, number: u64) -> Result<bool, FleetError> {
+    pub async fn may_run(&self, intent: IntentId, number: u64) -> Result<bool, FleetError> {
         Ok(self.read(intent).await?.is_none_or(|pending| pending.is_approved(number)))
     }
 }

@@ -51,6 +51,6 @@ pub use intents::{ClaimError, Ended, EndedAll, Intents, Scope, StartError};
 pub use runs::{AbortEffect, RunId, RunPlace, Runs};
 pub use stops::{NumberedStop, Stops};
 pub use waits::{
-    Changes, EndedWait, FleetWaits, HoldError, HoldOutcome, Outdated, Removal, StoredWait, Taken, Wait,
+    Changes, EndedWait, FleetWaits, HoldError, HoldOutcome, IfIdle, Outdated, StoredWait, Taken, Wait,
     WaitId, Waits, WakeCondition,
 };

@@ -6,8 +6,8 @@
 )]
 
 use crate::{
-    AbortEffect, Abortable, Changes, ClaimError, Content, Ended, EndedWait, HoldError, HoldOutcome, Intents,
-    Outdated, Owner, Removal, RunId, RunPlace, Scope, StartError, StoredWait, Wait, WaitId, WakeCondition,
+    AbortEffect, Abortable, Changes, ClaimError, Content, Ended, EndedWait, HoldError, HoldOutcome, IfIdle,
+    Intents, Outdated, Owner, RunId, RunPlace, Scope, StartError, StoredWait, Wait, WaitId, WakeCondition,
 };
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::NodeName;
@@ -78,8 +78,8 @@ fn with_one() -> (Intents<Plain>, IntentId, WaitId) {
 
 fn take(intents: &mut Intents<Plain>, intent: IntentId) -> Option<WaitId> {
     match intents.waits.take_undecided(intent) {
-        Removal::Removed((_, taken)) => Some(taken),
-        Removal::InDecision | Removal::Absent => None,
+        IfIdle::Idle((_, taken)) => Some(taken),
+        IfIdle::InDecision | IfIdle::Absent => None,
     }
 }
 
@@ -148,10 +148,10 @@ fn an_intent_of_another_node_is_decided_and_run_here_or_there() {
     let taken = take(&mut intents, intent).unwrap();
     assert_eq!(taken.number(), 5);
     assert!(!intents.waits.fleet().follow(intent, stored(3, 5, &[], true)));
-    assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision);
+    assert_eq!(intents.waits.take_undecided(intent), IfIdle::InDecision);
     intents.waits.release(taken);
     intents.waits.fleet().follow(intent, stored(3, 5, &[], true));
-    assert_eq!(intents.waits.take_undecided(intent), Removal::Absent);
+    assert_eq!(intents.waits.take_undecided(intent), IfIdle::Absent);
     assert_eq!(count(&intents, Wait::is_decided), 1);
     let run = intents.waits.fleet().take_decided(intent).unwrap().1;
     assert!(intents.waits.fleet().take_decided(intent).is_none() && count(&intents, Wait::is_followed) == 1);
@@ -177,8 +177,8 @@ fn an_intent_that_was_decided_here_is_recorded_here() {
     assert_eq!(intents.waits.fleet().mark_unrecorded(intent, 5), Some(&"call"));
     intents.waits.fleet().mark_recorded(intent);
     let ended = intents.waits.remove_idle(intent);
-    assert_eq!(ended, Removal::Removed(EndedWait { call: "call", is_recorded: true }));
-    assert_eq!(intents.waits.remove_idle(intent), Removal::Absent);
+    assert_eq!(ended, IfIdle::Idle(EndedWait { call: "call", is_recorded: true }));
+    assert_eq!(intents.waits.remove_idle(intent), IfIdle::Absent);
 }
 
 // A revocation may come while an approved intent is taken for another attempt to run.
@@ -202,8 +202,8 @@ fn a_cancellation_ends_the_wait_until_the_approval_is_being_recorded_and_then_th
     let run = TestRun::default();
     let id = intents.claim(intent, owner("b"), run.clone()).unwrap();
     intents.waits.mark_approving(taken);
-    assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision, "the other decision may fail");
-    assert_eq!(intents.waits.remove_idle(intent), Removal::InDecision);
+    assert_eq!(intents.waits.take_undecided(intent), IfIdle::InDecision, "the other decision may fail");
+    assert_eq!(intents.waits.remove_idle(intent), IfIdle::InDecision);
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::First)));
     assert_eq!(cancel(&mut intents, intent), Some(Ended::Run(AbortEffect::Repeated)));
     assert_eq!(*run.0.borrow(), [AbortReason::Cancelled; 2]);
@@ -484,7 +484,7 @@ proptest! {
                     let intent = ids[number % ids.len()];
                     if let Some(wait) = take(&mut intents, intent) {
                         // Any other decision is excluded.
-                        prop_assert_eq!(intents.waits.take_undecided(intent), Removal::InDecision);
+                        prop_assert_eq!(intents.waits.take_undecided(intent), IfIdle::InDecision);
                         taken.push(wait);
                     }
                 }
@@ -547,7 +547,7 @@ proptest! {
                 }
                 Step::Deny(number) => {
                     let intent = ids[number % ids.len()];
-                    if let Removal::Removed(_) = intents.waits.remove_idle(intent) {
+                    if let IfIdle::Idle(_) = intents.waits.remove_idle(intent) {
                         ledger.get_mut(&intent).unwrap().open_waits -= 1;
                         prop_assert!(!intents.waits.is_held(intent));
                     }

@@ -10,7 +10,7 @@ use super::{AgentFilter, RunIdentity};
 use a2g_fleet::is_too_large;
 use a2g_govern::Escalated;
 use a2g_intent::{
-    Abortable, Changes, ClaimError, Content, Intents, Owner, Removal, RunId, RunPlace, StartError, Taken,
+    Abortable, Changes, ClaimError, Content, IfIdle, Intents, Owner, RunId, RunPlace, StartError, Taken,
     Wait, WaitId, WakeCondition,
 };
 use a2g_journal::{Approval, Decisions, HeldIntent};
@@ -270,7 +270,7 @@ impl OpenIntents {
     }
 
     /// Takes an undecided intent for a decision.
-    pub(super) fn take_undecided(&self, intent: IntentId) -> Removal<(Escalated, WaitId)> {
+    pub(super) fn take_undecided(&self, intent: IntentId) -> IfIdle<(Escalated, WaitId)> {
         self.update(|intents| intents.waits.take_undecided(intent).map(copy_call))
     }
 

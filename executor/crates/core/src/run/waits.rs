@@ -12,7 +12,7 @@ use super::wait_records::{
 };
 use super::{AgentFilter, all_agents, trace};
 use a2g_govern::Escalated;
-use a2g_intent::{Ended, EndedAll, EndedWait, HoldError, HoldOutcome, Removal, WakeCondition};
+use a2g_intent::{Ended, EndedAll, EndedWait, HoldError, HoldOutcome, IfIdle, WakeCondition};
 use a2g_journal::{
     Decisions, HoldResult, IntentClaims, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent,
     Resolution, ResolvedIntent,
@@ -210,7 +210,7 @@ impl Waits {
             let removal = intents.waits.remove_idle(intent);
             removal.map(|ended| record_end_of_wait(&self.decisions, vec![ended], end, now))
         });
-        if let Removal::Removed(recording) = removal {
+        if let IfIdle::Idle(recording) = removal {
             await_withdrawal(recording).await;
         }
     }
@@ -358,10 +358,10 @@ impl Waits {
                 Ok::<_, Fault>(intents.waits.remove_idle(intent).map(record))
             });
             match removal? {
-                Removal::Removed(denied) => break denied,
+                IfIdle::Idle(denied) => break denied,
                 // The other decision may let the intent wait again, and the denial must not be lost then.
-                Removal::InDecision => drop(changes.changed().await),
-                Removal::Absent => return Err(not_waiting_fault()),
+                IfIdle::InDecision => drop(changes.changed().await),
+                IfIdle::Absent => return Err(not_waiting_fault()),
             }
         };
         // The journal of the node that has decided has it.

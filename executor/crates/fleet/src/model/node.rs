@@ -466,7 +466,7 @@ impl Process {
         self.journal.set(intent, Entry::Started { fallback });
         self.write_journal().await;
         let may_begin = match approved {
-            Some(number) => self.fleet.pending.is_approved(intent, number).await.unwrap_or(false),
+            Some(number) => self.fleet.pending.may_run(intent, number).await.unwrap_or(false),
             None => !self.world.chance(|faults| faults.refusal),
         };
         if !self.fleet.claims.is_held(&claim) || !may_begin {

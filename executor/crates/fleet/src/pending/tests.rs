@@ -278,7 +278,7 @@ impl History<'_> {
         match node.claims.claim(new).await {
             Ok(ClaimReply::New(claim)) => {
                 let was_withdrawn = self.ledger.lock().withdrawn.contains(&number);
-                if !matches!(node.pending.is_approved(self.intent, number).await, Ok(true)) {
+                if !matches!(node.pending.may_run(self.intent, number).await, Ok(true)) {
                     return node.claims.release(claim).await;
                 }
                 if self.is_lost(at) {
@@ -417,10 +417,10 @@ fn every_node_follows_the_changes_and_the_ends() {
     for late in [Change::Decide(approved("bob")), Change::AddApproval(raw("bob"))] {
         assert!(change(one, &decided, late).is_none(), "it is decided");
     }
-    assert!(finish(three.pending.is_approved(kept, 1)).unwrap());
+    assert!(finish(three.pending.may_run(kept, 1)).unwrap());
     let again = change(two, &decided, Change::WaitAgain { number: 2 }).unwrap();
     assert!(texts(&again).is_empty() && again.decision().is_none());
-    assert!(!finish(three.pending.is_approved(kept, 1)).unwrap());
+    assert!(!finish(three.pending.may_run(kept, 1)).unwrap());
     // A value that has changed stays.
     finish(one.pending.remove_unchanged(&decided)).unwrap();
     finish(one.pending.remove(ended)).unwrap();

@@ -59,22 +59,22 @@ pub enum Outdated {
 
 /// The result of taking an undecided intent, or of removing one on which nobody acts.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Removal<T> {
-    /// Nobody acted on the intent.
-    Removed(T),
+pub enum IfIdle<T> {
+    /// Nobody acted on the intent, which is taken or removed.
+    Idle(T),
     /// Another decision on the intent is in progress.
     InDecision,
     /// There is no such intent, or a task runs it.
     Absent,
 }
 
-impl<T> Removal<T> {
+impl<T> IfIdle<T> {
     /// Maps the intent that was taken or removed.
-    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Removal<U> {
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> IfIdle<U> {
         match self {
-            Self::Removed(removed) => Removal::Removed(map(removed)),
-            Self::InDecision => Removal::InDecision,
-            Self::Absent => Removal::Absent,
+            Self::Idle(idle) => IfIdle::Idle(map(idle)),
+            Self::InDecision => IfIdle::InDecision,
+            Self::Absent => IfIdle::Absent,
         }
     }
 }
@@ -224,26 +224,26 @@ impl<C: Content> Waits<C> {
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
     /// [released](Self::release) or [ended](Self::end).
-    pub fn take_undecided(&mut self, intent: IntentId) -> Removal<Taken<'_, C>> {
-        let Some(wait) = self.by_intent.get_mut(&intent) else { return Removal::Absent };
+    pub fn take_undecided(&mut self, intent: IntentId) -> IfIdle<Taken<'_, C>> {
+        let Some(wait) = self.by_intent.get_mut(&intent) else { return IfIdle::Absent };
         match wait.phase {
             Phase::Undecided => {
                 wait.phase = Phase::Deciding;
-                Removal::Removed((&wait.call, wait.id(intent, self.forget_count)))
+                IfIdle::Idle((&wait.call, wait.id(intent, self.forget_count)))
             }
-            Phase::Deciding | Phase::Approving => Removal::InDecision,
-            Phase::Claimed | Phase::Approved(_) | Phase::Retrying | Phase::Decided => Removal::Absent,
+            Phase::Deciding | Phase::Approving => IfIdle::InDecision,
+            Phase::Claimed | Phase::Approved(_) | Phase::Retrying | Phase::Decided => IfIdle::Absent,
         }
     }
 
     /// Removes an intent that is undecided, or whose decision the fleet stores.
-    pub fn remove_idle(&mut self, intent: IntentId) -> Removal<EndedWait<C::Call>> {
+    pub fn remove_idle(&mut self, intent: IntentId) -> IfIdle<EndedWait<C::Call>> {
         match self.get(intent).map(|wait| &wait.phase) {
             Some(Phase::Undecided | Phase::Decided) => {
-                self.remove_if(intent, Wait::is_idle).map_or(Removal::Absent, Removal::Removed)
+                self.remove_if(intent, Wait::is_idle).map_or(IfIdle::Absent, IfIdle::Idle)
             }
-            Some(Phase::Deciding | Phase::Approving) => Removal::InDecision,
-            Some(Phase::Claimed | Phase::Approved(_) | Phase::Retrying) | None => Removal::Absent,
+            Some(Phase::Deciding | Phase::Approving) => IfIdle::InDecision,
+            Some(Phase::Claimed | Phase::Approved(_) | Phase::Retrying) | None => IfIdle::Absent,
         }
     }
 

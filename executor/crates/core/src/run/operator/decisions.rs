@@ -13,7 +13,7 @@ use crate::run::wait_records::new_decision;
 use crate::run::waits::not_waiting_fault;
 use crate::run::{Operator, trace};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
-use a2g_intent::{Outdated, Removal, WaitId};
+use a2g_intent::{IfIdle, Outdated, WaitId};
 use a2g_journal::{Approval, IntentSummary, Resolution, ResolvedIntent};
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
@@ -117,7 +117,7 @@ impl Operator {
             return denial.map_err(ended_early)?.map(|()| DirectiveOutcome::Applied);
         }
         let stored = self.pending.refresh_for_decision(*intent).await?;
-        let Removal::Removed((escalated, taken)) = self.intents.take_undecided(*intent) else {
+        let IfIdle::Idle((escalated, taken)) = self.intents.take_undecided(*intent) else {
             return Err(not_waiting_fault());
         };
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
@@ -376,7 +376,7 @@ impl Operator {
         }
         self.intents.release_taken(taken);
         if let Some(earlier) = denied? {
-            self.waits.end_denied(directive.intent, &earlier.into_denial()).await;
+            self.waits.end_denied(directive.intent, &earlier).await;
             return Err(not_waiting_fault());
         }
         let recorded = self.waits.deny_here(directive.intent, author.name(), reason, may_deny).await;
@@ -392,9 +392,9 @@ impl Operator {
         loop {
             changes.mark_unchanged();
             match self.intents.take_undecided(intent) {
-                Removal::Removed(taken) => return Ok(taken),
-                Removal::InDecision => drop(changes.changed().await),
-                Removal::Absent => return Err(not_waiting_fault()),
+                IfIdle::Idle(taken) => return Ok(taken),
+                IfIdle::InDecision => drop(changes.changed().await),
+                IfIdle::Absent => return Err(not_waiting_fault()),
             }
         }
     }

@@ -13,7 +13,7 @@ use super::faults::unsaved_decision_fault;
 use super::fleet::{Fleet, Node};
 use super::open_intents::OpenIntents;
 use super::orders::{EndKind, finish_order};
-use super::pending::Pending;
+use super::pending::{Pending, QueuedDenial};
 use super::policies::Policies;
 use super::preview::Previews;
 use super::questions::Peers;
@@ -332,12 +332,14 @@ impl Operator {
         by: &str,
         kind: EndKind,
     ) -> Result<bool, Fault> {
-        if let Some(is_denied) = self.pending.deny_queued(intent, filter, kind.reason()).await? {
-            if is_denied {
+        match self.pending.deny_queued(intent, filter, kind.reason()).await? {
+            QueuedDenial::Denied => {
                 self.node.give_end_order(fleet, intent, by, kind).await?;
                 self.node.withdraw_end_order_later(fleet, intent);
+                return Ok(true);
             }
-            return Ok(is_denied);
+            QueuedDenial::Kept => return Ok(false),
+            QueuedDenial::NotPending => {}
         }
         // A node that does not answer has nothing to say about it.
         if self.node.has_ended_in_fleet(intent).await? {

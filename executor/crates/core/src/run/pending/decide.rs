@@ -19,25 +19,43 @@ use a2g_types::outcome::AbortReason;
 /// The maximum number of times that an intent is read again because another node has changed it.
 const MAX_TRIES: usize = 8;
 
+/// The result of denying a call that waits for a slot.
+pub(in crate::run) enum QueuedDenial {
+    /// The call runs at no node.
+    Denied,
+    /// The intent waits for a person, its agent is not selected, or a node has claimed it.
+    Kept,
+    /// The fleet does not store the intent as waiting.
+    NotPending,
+}
+
 impl Pending {
-    /// Changes an intent as it was read for a decision.
+    /// Changes an intent as it was read. Returns `None` if somebody else has changed it or decided meanwhile.
     ///
     /// # Errors
-    /// If somebody else has decided or approved meanwhile; [`Fault::Busy`] if the fleet cannot be reached: the change may
-    /// have been made.
-    async fn change(&self, stored: &PendingIntent, change: Change) -> Result<PendingIntent, Fault> {
-        let Some(fleet) = self.node.fleet() else { return Ok(stored.clone()) };
+    /// [`Fault::Busy`] if the fleet cannot be reached: the change may have been made.
+    async fn change(&self, stored: &PendingIntent, change: Change) -> Result<Option<PendingIntent>, Fault> {
+        let Some(fleet) = self.node.fleet() else { return Ok(Some(stored.clone())) };
         let changed = fleet.pending.change(stored, change).await.map_err(|error| self.fault(&error))?;
-        let changed = changed.ok_or_else(changed_fault)?;
-        self.intents
-            .update(|intents| intents.waits.fleet().note_revision(changed.intent, changed.revision()));
+        if let Some(changed) = &changed {
+            self.intents
+                .update(|intents| intents.waits.fleet().note_revision(changed.intent, changed.revision()));
+        }
         Ok(changed)
+    }
+
+    /// As [`Self::change`], for a person who was shown the intent as it was read.
+    ///
+    /// # Errors
+    /// As [`Self::change`], and if somebody else has changed it or decided meanwhile.
+    async fn change_shown(&self, stored: &PendingIntent, change: Change) -> Result<PendingIntent, Fault> {
+        self.change(stored, change).await?.ok_or_else(changed_fault)
     }
 
     /// Decides that an intent may run, as it was read. `is_run_here` is `true` if this node runs it first.
     ///
     /// # Errors
-    /// As for [`Self::change`].
+    /// As for [`Self::change_shown`].
     pub(in crate::run) async fn approve(
         &self,
         stored: &PendingIntent,
@@ -46,7 +64,7 @@ impl Pending {
     ) -> Result<(), Fault> {
         let node = self.node.name().filter(|_| is_run_here).cloned();
         let approval = write_approval(approval)?;
-        self.change(stored, Change::Decide(Decision::Approved { node, approval })).await?;
+        self.change_shown(stored, Change::Decide(Decision::Approved { node, approval })).await?;
         self.check_unclaimed(stored.intent).await
     }
 
@@ -61,7 +79,7 @@ impl Pending {
     /// Adds an approval of an intent that needs more of them, as it was read.
     ///
     /// # Errors
-    /// As for [`Self::change`].
+    /// As for [`Self::change_shown`].
     pub(in crate::run) async fn add_approval(
         &self,
         stored: &PendingIntent,
@@ -69,11 +87,11 @@ impl Pending {
     ) -> Result<(), Fault> {
         let approval = write_partial_approval(approval, &self.policies.callers().load())?;
         let without_approvals = match self.must_forget() && stored.has_approvals() {
-            true => Some(self.change(stored, Change::ForgetApprovals).await?),
+            true => Some(self.change_shown(stored, Change::ForgetApprovals).await?),
             false => None,
         };
         let stored = without_approvals.as_ref().unwrap_or(stored);
-        self.change(stored, Change::AddApproval(approval)).await?;
+        self.change_shown(stored, Change::AddApproval(approval)).await?;
         self.check_unclaimed(stored.intent).await
     }
 
@@ -92,7 +110,7 @@ impl Pending {
         let Some(fleet) = self.node.fleet().filter(|_| self.is_stored(intent)) else { return true };
         let Ok(Some(stored)) = fleet.pending.read(intent).await else { return false };
         let again = Change::WaitAgain { number: number.wrapping_add(1) };
-        stored.is_approved(number) && self.change(&stored, again).await.is_ok()
+        stored.is_approved(number) && matches!(self.change(&stored, again).await, Ok(Some(_)))
     }
 
     /// Decides that an intent never runs. Its denial has to take the claim afterwards.
@@ -111,17 +129,14 @@ impl Pending {
                 None => {}
             }
             let decision = Decision::Denied { denial: denial.to_raw()? };
-            match self.change(&stored, Change::Decide(decision)).await {
-                // Somebody has approved or decided meanwhile.
-                Err(Fault::InvalidRequest(_)) => {}
-                result => return result.map(drop),
+            if self.change(&stored, Change::Decide(decision)).await?.is_some() {
+                return Ok(());
             }
         }
         Err(changed_fault())
     }
 
-    /// Denies a call that waits for a slot without its caller, at whichever node, if `filter` selects its agent. Returns
-    /// `false` if it does not, or a node has claimed the call, and `None` if the intent is not pending.
+    /// Denies a call that waits for a slot without its caller, at whichever node, if `filter` selects its agent.
     ///
     /// # Errors
     /// If the fleet cannot be reached.
@@ -130,21 +145,23 @@ impl Pending {
         intent: IntentId,
         filter: AgentFilter<'_>,
         reason: AbortReason,
-    ) -> Result<Option<bool>, Fault> {
-        let Some(fleet) = self.node.fleet() else { return Ok(None) };
+    ) -> Result<QueuedDenial, Fault> {
+        let Some(fleet) = self.node.fleet() else { return Ok(QueuedDenial::NotPending) };
         let read = fleet.pending.read(intent).await.map_err(|error| self.fault(&error))?;
-        let Some(stored) = read.filter(|_| !self.due_ends.contains(intent)) else { return Ok(None) };
+        let Some(stored) = read.filter(|_| !self.due_ends.contains(intent)) else {
+            return Ok(QueuedDenial::NotPending);
+        };
         let call = match read_call(&stored) {
             Some(WaitingCall::Queued(call)) if filter(&call.agent) => call,
-            Some(_) | None => return Ok(Some(false)),
+            Some(_) | None => return Ok(QueuedDenial::Kept),
         };
-        let is_denied = self.node.withdraw_in_fleet(fleet, &call, reason).await?;
-        if is_denied {
-            self.due_ends.note_removal(intent);
-            // A look repeats it.
-            let _removed = self.due_ends.finish(intent).await;
+        if !self.node.withdraw_in_fleet(fleet, &call, reason).await? {
+            return Ok(QueuedDenial::Kept);
         }
-        Ok(Some(is_denied))
+        self.due_ends.note_removal(intent);
+        // A look repeats it.
+        let _removed = self.due_ends.finish(intent).await;
+        Ok(QueuedDenial::Denied)
     }
 
     /// The approval of a decided intent, if this node has to run it now. Completes a denial whose node was lost.
@@ -210,7 +227,7 @@ impl Pending {
     /// [`Fault::Busy`]: it must not run.
     pub(in crate::run) async fn check_claimed(&self, intent: IntentId, taken: WaitId) -> Result<(), Fault> {
         let Some(fleet) = self.node.fleet() else { return Ok(()) };
-        match fleet.pending.is_approved(intent, taken.number()).await {
+        match fleet.pending.may_run(intent, taken.number()).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(busy_fault("the approval of the intent was withdrawn before it ran")),
             Err(error) => Err(self.fault(&error)),

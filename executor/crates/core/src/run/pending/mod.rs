@@ -15,6 +15,7 @@ mod follow;
 mod stored_approval;
 
 pub(super) use a2g_fleet::PendingIntent;
+pub(super) use decide::QueuedDenial;
 pub(super) use follow::ReadState;
 
 use super::IntentState;
