@@ -65,6 +65,18 @@ impl Priority {
     pub fn as_str(self) -> &'static str {
         self.into()
     }
+
+    /// The number in messages between nodes: 0 for the lowest priority.
+    #[must_use]
+    pub fn level(self) -> u8 {
+        self as u8
+    }
+
+    /// The priority with a [`Self::level`]; `None` if there is none.
+    #[must_use]
+    pub fn from_level(level: u8) -> Option<Self> {
+        Self::VARIANTS.get(usize::from(level)).copied()
+    }
 }
 
 /// An agent's request to run a tool. A call carries no authority: only a verdict does.
@@ -206,6 +218,16 @@ pub struct ContextSignature {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_levels_are_those_that_other_versions_send() {
+        for (level, priority) in
+            [(0, Priority::Low), (1, Priority::Normal), (2, Priority::High), (3, Priority::Critical)]
+        {
+            assert_eq!((priority.level(), Priority::from_level(level)), (level, Some(priority)));
+        }
+        assert_eq!(Priority::from_level(4), None);
+    }
 
     #[test]
     fn a_call_is_recognised_by_its_path_or_its_first_text() {

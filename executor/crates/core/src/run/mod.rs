@@ -8,7 +8,7 @@
 //! gets the receipt of that run.
 //!
 //! An [`Executor`] is its parts. Each has private fields, the methods that need only these, and the parts below it. Values
-//! of calls that wait are defined beside the engine (`engine/stored_calls.rs`, `engine/passing.rs`), and parts below it use
+//! of calls that wait are defined beside the engine (`engine/stored_calls.rs`, `engine/passing`), and parts below it use
 //! them. Membership's fields are open to this module, because its tasks are beside what they serve; those of Pending, because
 //! they are filled here.
 //!

@@ -11,9 +11,14 @@
 //! A node serves its own queue first, but a slot that becomes free goes to a call of a higher priority elsewhere.
 //!
 //! The claim decides who runs a call. If none appears in time, the call waits here again, and whoever claims it first
-//! runs it. Calls that a person approved, and nested calls, run where they wait.
+//! runs it. Nested calls, and calls that a person approved here, wait for a slot of this node only.
 //!
 //! A call whose tool this node lacks waits only for another node. Its refusal is the answer, unless it is only busy.
+
+mod events;
+mod waiting_nodes;
+
+pub(in crate::run) use waiting_nodes::AVOID_TIME;
 
 use super::admission::{check_arguments, check_memory};
 use crate::run::claims::ReservedClaim;
@@ -22,40 +27,33 @@ use crate::run::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, FleetDenial, MAX_FAI
 use crate::run::open_intents::ActiveRun;
 use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use crate::run::trace::{self, Stopwatch};
-use crate::run::{Engine, LoadedCatalog, Membership, RunEvent, RunEventSink};
+use crate::run::{Engine, LoadedCatalog, Membership, RunEventSink};
 use a2g_fleet::{
-    Announcement, CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest,
-    is_too_large,
+    CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest, is_too_large,
 };
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::{Call, Priority};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{IntentId, ToolName};
+use a2g_types::ident::ToolName;
 use a2g_types::node::{CallMessage, NodeName, PassedCall};
-use a2g_types::outcome::{AbortReason, Artifact, LogLine, Progress, Receipt};
-use a2g_types::stored::v1;
+use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::tool::Digest;
 use a2g_types::verdict::Verdict;
-use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
-use std::collections::HashMap;
+use events::{EventReceiver, MAX_UNSENT_EVENTS, PassedEvent, event_sink, send_events};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use strum::VariantArray as _;
 use tokio::sync::{Notify, mpsc};
 use tracing::Instrument as _;
+use waiting_nodes::WaitingNodes;
 
 /// The time after which a call that another node has taken waits here again, unless that node has claimed it.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time after its request for a call in which a node has to claim it.
 // Shorter than CLAIM_TIMEOUT, which begins later.
 const CLAIM_DEADLINE: Duration = Duration::from_secs(2);
-/// The time for which a node that has not replied is asked for no call, and one that has not run a call does not get it
-/// again.
-pub(in crate::run) const AVOID_TIME: Duration = Duration::from_secs(5);
 /// The time between two checks that another node still has the tool of a call that waits for it.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The time before a call that could not be sent to a node is offered again.
@@ -64,13 +62,6 @@ const RESEND_DELAY: Duration = Duration::from_millis(250);
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 /// The minimum time between two announcements.
 const MIN_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(1);
-/// The time after which an announcement that was not repeated is ignored.
-const ANNOUNCEMENT_LIFE: Duration = Duration::from_secs(1);
-/// The time for which no slot is kept for a node that had no call for one, in times of its reply: a kept slot is idle
-/// until the reply.
-const UNKEPT_REPLY_TIMES: u32 = 20;
-/// The maximum number of events that wait to be sent. More are dropped: the receipt has their log lines and artifacts.
-const MAX_UNSENT_EVENTS: usize = 256;
 
 /// The signal that a call waits which another node may run, and the numbers of calls that were shared.
 #[derive(Debug, Default)]
@@ -132,21 +123,24 @@ impl PassedEnd {
     }
 }
 
-/// The end of the wait of a call whose tool this node lacks.
-enum NodeWait {
-    /// Another node has run the call.
-    Finished(Arc<Receipt>),
-    /// The call has not run, and this node has the tool now.
-    HasTool(Arc<LoadedCatalog>),
-}
-
 /// The next step of a call whose tool this node lacks.
-enum NextRequest {
+enum NextStep {
     PassOn(PassOnRequest),
     /// This node has the tool now.
     HasTool(Arc<LoadedCatalog>),
     Refused(Fault),
-    Stopped(AbortReason),
+    Aborted(AbortReason),
+}
+
+/// The end of the offers of a call whose tool this node lacks.
+enum OfferEnd {
+    /// Another node has run the call.
+    Finished(Arc<Receipt>),
+    /// This node has the tool now.
+    HasTool(Arc<LoadedCatalog>),
+    /// A node has claimed or denied the intent, possibly with other content.
+    Known(KnownIntent),
+    Refused(Fault),
 }
 
 /// A call that waited at another node.
@@ -167,142 +161,6 @@ impl TakenCall {
     }
 }
 
-/// The other nodes at which calls wait.
-#[derive(Debug, Default)]
-struct WaitingNodes {
-    /// The latest announcement of each node, and its time.
-    announced: HashMap<NodeName, (Announcement, Instant)>,
-    /// The nodes that have not replied, and until when they are not asked.
-    avoided: HashMap<NodeName, Instant>,
-    /// The nodes that had no call for a kept slot, and until when no slot is kept for them.
-    unkept: HashMap<NodeName, Instant>,
-    /// The time of the latest call of each node.
-    served_at: HashMap<NodeName, Instant>,
-}
-
-impl WaitingNodes {
-    fn hear(&mut self, announcement: Announcement, now: Instant) {
-        if self.avoided.get(&announcement.node).is_none_or(|until| *until <= now) {
-            self.announced.insert(announcement.node.clone(), (announcement, now));
-        }
-    }
-
-    /// Removes what is over.
-    fn expire(&mut self, now: Instant) {
-        let is_recent = |at: Instant, time| now.saturating_duration_since(at) < time;
-        self.announced.retain(|_, (_, heard_at)| is_recent(*heard_at, ANNOUNCEMENT_LIFE));
-        self.served_at.retain(|_, at| is_recent(*at, AVOID_TIME));
-        self.avoided.retain(|_, until| *until > now);
-        self.unkept.retain(|_, until| *until > now);
-    }
-
-    fn may_keep_for(&self, node: &NodeName, now: Instant) -> bool {
-        self.unkept.get(node).is_none_or(|until| *until <= now)
-    }
-
-    /// The highest priority for which a slot may be kept.
-    fn highest_priority(&self, now: Instant) -> Option<u8> {
-        let announced = self.announced.values().map(|(announcement, _)| announcement);
-        announced.filter(|one| self.may_keep_for(&one.node, now)).map(|one| one.priority).max()
-    }
-
-    /// The announcement of the highest priority, of these the one of the node that was served the longest ago. `above` is
-    /// the priority that it has to exceed if the slot was kept.
-    fn choose(&self, above: Option<u8>, now: Instant) -> Option<Announcement> {
-        let announced = self.announced.values().map(|(announcement, _)| announcement);
-        let fits = |one: &&Announcement| {
-            above.is_none_or(|above| one.priority > above && self.may_keep_for(&one.node, now))
-        };
-        let order = |one: &&Announcement| (one.priority, Reverse(self.served_at.get(&one.node)));
-        announced.filter(fits).max_by_key(order).cloned()
-    }
-
-    fn mark_served(&mut self, node: &NodeName, now: Instant) {
-        self.served_at.insert(node.clone(), now);
-    }
-
-    /// Lowers the priority of an announcement whose node has no call of that priority for this one. If a slot was kept in
-    /// vain, no slot is kept for that node for a while.
-    fn lower(&mut self, announcement: &Announcement, above: Option<u8>, now: Instant, reply_time: Duration) {
-        let lower = announcement.priority.checked_sub(1);
-        match lower {
-            Some(lower) => {
-                if let Some((announced, _)) = self.announced.get_mut(&announcement.node) {
-                    announced.priority = lower;
-                }
-            }
-            None => drop(self.announced.remove(&announcement.node)),
-        }
-        if above.is_some() && lower <= above {
-            self.unkept.insert(announcement.node.clone(), now + reply_time * UNKEPT_REPLY_TIMES);
-        }
-    }
-
-    fn avoid(&mut self, node: NodeName, now: Instant) {
-        self.announced.remove(&node);
-        self.avoided.insert(node, now + AVOID_TIME);
-    }
-}
-
-/// A message of the node that runs a call to the node at which the call waited.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PassedEvent {
-    Started,
-    Progress(#[serde(with = "v1::Progress")] Progress),
-    /// The number of earlier log lines, and the line.
-    Log(usize, #[serde(with = "v1::LogLine")] LogLine),
-    /// The number of earlier artifacts, and the artifact.
-    Artifact(usize, #[serde(with = "v1::Artifact")] Artifact),
-    /// The sender has not run the call, for this reason. [`Self::Ended`] follows.
-    Refused(NodeFault),
-    /// No event follows: the receipt is in the fleet, or the call has not run.
-    Ended,
-}
-
-/// Delivers the events of another node to a sink, each log line and artifact once and in order.
-struct EventReceiver {
-    sink: RunEventSink,
-    /// The number of log lines delivered.
-    logs: usize,
-    /// The number of artifacts delivered.
-    artifacts: usize,
-    /// The reason for which the other node has not run the call, if it sent one.
-    refusal: Option<Fault>,
-}
-
-impl EventReceiver {
-    fn deliver(&mut self, event: PassedEvent) {
-        let event = match event {
-            PassedEvent::Started => RunEvent::Started,
-            PassedEvent::Progress(progress) => RunEvent::Progress(progress),
-            // If an earlier one was lost, `complete` delivers this one in its order.
-            PassedEvent::Log(number, line) if number == self.logs => {
-                self.logs += 1;
-                RunEvent::Log(line)
-            }
-            PassedEvent::Artifact(number, artifact) if number == self.artifacts => {
-                self.artifacts += 1;
-                RunEvent::Artifact(artifact)
-            }
-            PassedEvent::Log(..) | PassedEvent::Artifact(..) => return,
-            PassedEvent::Refused(_) | PassedEvent::Ended => return,
-        };
-        self.sink.send(event);
-    }
-
-    /// Delivers the log lines and artifacts whose events were lost.
-    fn complete(&self, receipt: &Receipt) {
-        let output = &receipt.outcome.output;
-        for line in output.logs.iter().skip(self.logs) {
-            self.sink.send(RunEvent::Log(line.clone()));
-        }
-        for artifact in output.artifacts.iter().skip(self.artifacts) {
-            self.sink.send(RunEvent::Artifact(artifact.clone()));
-        }
-    }
-}
-
 impl Engine {
     /// Runs an admitted call at another node, because this one lacks its tool.
     pub(in crate::run) async fn run_elsewhere(
@@ -315,23 +173,32 @@ impl Engine {
         if node_text(&admitted).is_none() {
             return Err(too_large_fault(&admitted.call().tool));
         }
-        let (place, running) = match self.claims.reserve_and_claim(&admitted, verdict.clone()).await? {
+        let (mut place, running) = match self.claims.reserve_and_claim(&admitted, verdict.clone()).await? {
             ReservedClaim::New(place, running) => (place, running),
             ReservedClaim::Known(known) => {
                 return Ok(self.claims.await_existing(&CallIdentity::of(admitted.call()), known).await?.0);
             }
         };
         let engine = Arc::clone(self);
-        let intent = admitted.call().intent;
+        let identity = CallIdentity::of(admitted.call());
+        let intent = identity.intent;
         let task_sink = sink.has_task().then(|| sink.clone());
         let run = async move |engine: &Arc<Self>| {
             engine.call_store.store(&admitted, verdict.is_some(), &sink).await;
-            match engine.wait_for_node(&admitted, verdict.is_some(), place, running, &sink).await? {
-                NodeWait::Finished(receipt) => Ok(receipt),
-                NodeWait::HasTool(loaded) => {
+            sink.notify_waiting();
+            let end = engine.offer_call(&admitted, verdict.is_some(), &mut place, &running, &sink).await?;
+            if !matches!(end, OfferEnd::Finished(_)) {
+                engine.claims.release(intent).await?;
+            }
+            drop((place, running));
+            match end {
+                OfferEnd::Finished(receipt) => Ok(receipt),
+                OfferEnd::HasTool(loaded) => {
                     check_arguments(&loaded, admitted.call()).await?;
                     engine.run(admitted, loaded, verdict, stopwatch, sink, None).await
                 }
+                OfferEnd::Known(known) => Ok(engine.claims.await_existing(&identity, known).await?.0),
+                OfferEnd::Refused(fault) => Err(fault),
             }
         };
         let task = async move {
@@ -346,40 +213,37 @@ impl Engine {
     }
 
     /// Passes a claimed call on to the nodes that ask for it, until one has run or refused it, or this node has the tool.
-    /// Releases the intent unless another node has run it.
-    async fn wait_for_node(
+    ///
+    /// # Errors
+    /// As for [`Self::pass_on`], which has released the intent.
+    async fn offer_call(
         self: &Arc<Self>,
         admitted: &Admitted,
         asked_governor: bool,
-        mut place: Place,
-        running: ActiveRun,
+        place: &mut Place,
+        running: &ActiveRun,
         sink: &RunEventSink,
-    ) -> Result<NodeWait, Fault> {
+    ) -> Result<OfferEnd, Fault> {
         let call = admitted.call();
         let mut offer = Offer { tool: call.tool.clone(), module: None, returned_by: Vec::new() };
         // `true` once a node had the call and sent no refusal. It may still claim it, so a refusal here could be untrue.
         let mut may_be_claimed = false;
-        sink.notify_waiting();
         let fault = loop {
-            let request = match self.next_request(admitted, &place, &running, &offer).await {
-                NextRequest::PassOn(request) => request,
-                NextRequest::HasTool(loaded) => {
-                    self.claims.release(call.intent).await?;
-                    return Ok(NodeWait::HasTool(loaded));
-                }
-                NextRequest::Refused(fault) => break fault,
-                NextRequest::Stopped(reason) => {
-                    let fault = self.end_stopped(call, reason, may_be_claimed).await;
-                    self.claims.release(call.intent).await?;
-                    return Err(fault);
+            let request = match self.next_step(admitted, place, running, &offer).await {
+                NextStep::PassOn(request) => request,
+                NextStep::HasTool(loaded) => return Ok(OfferEnd::HasTool(loaded)),
+                NextStep::Refused(fault) => break fault,
+                NextStep::Aborted(reason) => {
+                    let fault = self.end_aborted(call, reason, may_be_claimed).await;
+                    return Ok(OfferEnd::Refused(fault));
                 }
             };
             let node = request.node.clone();
             place.set_passed_on(true);
-            let end = self.pass_on(admitted, asked_governor, request, &running, sink).await?;
+            let end = self.pass_on(admitted, asked_governor, request, running, sink).await?;
             place.set_passed_on(false);
             match end {
-                PassedEnd::Finished(receipt) => return Ok(NodeWait::Finished(receipt)),
+                PassedEnd::Finished(receipt) => return Ok(OfferEnd::Finished(receipt)),
                 PassedEnd::Returned(Some(Fault::Busy { .. })) => {}
                 PassedEnd::Returned(Some(refusal)) => break refusal,
                 PassedEnd::Returned(None) => may_be_claimed = true,
@@ -390,51 +254,45 @@ impl Engine {
                 }
             }
             offer.returned_by.push((node, self.clock.monotonic() + AVOID_TIME));
-            // Another node may have claimed or denied the intent, also with other content.
-            let identity = CallIdentity::of(call);
-            match self.node.find_in_fleet(&identity).await {
+            match self.node.find_in_fleet(&CallIdentity::of(call)).await {
                 Ok(None) => {}
-                Ok(Some(known)) => {
-                    self.claims.release(call.intent).await?;
-                    drop((place, running));
-                    return Ok(NodeWait::Finished(self.claims.await_existing(&identity, known).await?.0));
-                }
+                Ok(Some(known)) => return Ok(OfferEnd::Known(known)),
                 Err(fault) => break fault,
             }
         };
-        self.claims.release(call.intent).await?;
-        Err(if may_be_claimed { unknown_end(call, false) } else { fault })
+        let fault = if may_be_claimed { unknown_end(call, false) } else { fault };
+        Ok(OfferEnd::Refused(fault))
     }
 
     /// Waits until a node asks for a call whose tool this one lacks.
-    async fn next_request(
+    async fn next_step(
         &self,
         admitted: &Admitted,
         place: &Place,
         running: &ActiveRun,
         offer: &Offer,
-    ) -> NextRequest {
+    ) -> NextStep {
         tokio::select! {
             // Polled in this order, so that the call waits before it is announced.
             biased;
             turn = place.wait_for_turn(admitted.call().priority, Some(offer.clone())) => match turn {
                 Some(SlotTurn::PassOn(request)) => match admitted.check_expiry(self.clock.now()) {
-                    Ok(()) => NextRequest::PassOn(request),
-                    Err(expired) => NextRequest::Refused(expired),
+                    Ok(()) => NextStep::PassOn(request),
+                    Err(expired) => NextStep::Refused(expired),
                 },
                 Some(SlotTurn::Run(_)) | None => {
                     let message = "a call whose tool this node lacks got a slot, or lost its place in the queue";
-                    NextRequest::Refused(Fault::Internal(message.to_owned()))
+                    NextStep::Refused(Fault::Internal(message.to_owned()))
                 }
             },
-            reason = running.abort_handle().wait() => NextRequest::Stopped(reason),
+            reason = running.abort_handle().wait() => NextStep::Aborted(reason),
             next = self.announce_and_check(admitted, offer) => next,
         }
     }
 
-    /// Ends a call that was stopped while it waited for another node. One that was cancelled or revoked can then run at no
+    /// Ends a call that was aborted while it waited for another node. One that was cancelled or revoked can then run at no
     /// node. Returns the fault for its caller.
-    async fn end_stopped(&self, call: &Call, reason: AbortReason, may_be_claimed: bool) -> Fault {
+    async fn end_aborted(&self, call: &Call, reason: AbortReason, may_be_claimed: bool) -> Fault {
         match reason {
             AbortReason::Cancelled | AbortReason::Revoked => {
                 let denied = match self.node.fleet() {
@@ -460,21 +318,21 @@ impl Engine {
     }
 
     /// Announces a call whose tool this node lacks, until its verdict expires, this node has the tool, or none has it.
-    async fn announce_and_check(&self, admitted: &Admitted, offer: &Offer) -> NextRequest {
+    async fn announce_and_check(&self, admitted: &Admitted, offer: &Offer) -> NextStep {
         let call = admitted.call();
         self.passing.announce(Some(offer));
         loop {
             tokio::time::sleep(TOOL_CHECK_INTERVAL).await;
             if let Err(expired) = admitted.check_expiry(self.clock.now()) {
-                return NextRequest::Refused(expired);
+                return NextStep::Refused(expired);
             }
             if let Ok(loaded) = self.catalogue.find(call) {
-                return NextRequest::HasTool(loaded);
+                return NextStep::HasTool(loaded);
             }
             match self.check_tool_elsewhere(call).await {
                 // A node that does not answer may come back.
                 Ok(()) | Err(Fault::Busy { .. }) => {}
-                Err(absent) => return NextRequest::Refused(absent),
+                Err(absent) => return NextStep::Refused(absent),
             }
         }
     }
@@ -501,7 +359,7 @@ impl Engine {
         }
         tracing::debug!("passed on");
         let sink = self.subscribers.wrap(call, sink.clone());
-        let mut events = EventReceiver { sink, logs: 0, artifacts: 0, refusal: None };
+        let mut events = EventReceiver::new(sink);
         let end = self.follow_passed(fleet, call, messages, running, &mut events).await;
         match &end {
             Ok(PassedEnd::Finished(receipt)) => {
@@ -627,7 +485,7 @@ impl Membership {
             self.passing.waiting.notified().await;
             while let Some(priority) = self.slots.highest_offer() {
                 // If the servers do not answer, `keep_fleet` logs it.
-                drop(fleet.messages.announce_waiting(priority as u8).await);
+                drop(fleet.messages.announce_waiting(priority.level()).await);
                 tokio::time::sleep(MIN_ANNOUNCE_INTERVAL).await;
                 drop(tokio::time::timeout(ANNOUNCE_INTERVAL, self.passing.waiting.notified()).await);
             }
@@ -644,7 +502,7 @@ impl Membership {
                 let is_usable = |module: &String| offer.module.is_none_or(|own| *module == own.to_string());
                 module.is_some_and(is_usable)
                     && !full_agents.iter().any(|full| full == agent.as_str())
-                    && above.is_none_or(|above| priority as u8 > above)
+                    && above.is_none_or(|above| priority.level() > above)
             });
             let fleet = Arc::clone(&fleet);
             self.sessions.spawn(async move {
@@ -664,22 +522,20 @@ impl Membership {
         let kept_slot = KeptSlot::new(&self.slots);
         loop {
             let highest = waiting.highest_priority(self.clock.monotonic());
-            kept_slot.keep_for(
-                highest.and_then(|priority| Priority::VARIANTS.get(usize::from(priority)).copied()),
-            );
+            kept_slot.keep_for(highest.and_then(Priority::from_level));
             tokio::select! {
                 announcement = announcements.next() => {
                     let Some(announcement) = announcement else { return };
                     waiting.hear(announcement, self.clock.monotonic());
                 }
-                () = self.slots.wait_for_returned_slot(), if !waiting.announced.is_empty() => {}
+                () = self.slots.wait_for_returned_slot(), if !waiting.is_empty() => {}
             }
             waiting.expire(self.clock.monotonic());
             let mut unused = None;
-            while !waiting.announced.is_empty() {
+            while !waiting.is_empty() {
                 let slot = unused.take().or_else(|| self.slots.take_idle());
                 let Some(slot) = slot.filter(|_| self.may_take(&fleet)) else { break };
-                let above = slot.above().map(|priority| priority as u8);
+                let above = slot.above().map(Priority::level);
                 let asked_at = self.clock.monotonic();
                 let Some(next) = waiting.choose(above, asked_at) else { break };
                 let full_agents = self.slots.full_agents().iter().map(ToString::to_string).collect();
@@ -793,101 +649,10 @@ async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
     }
 }
 
-/// A sink that sends the events of a run to `events`, in the form for another node. Events that find the channel full are
-/// dropped.
-fn event_sink(events: mpsc::Sender<PassedEvent>) -> RunEventSink {
-    let logs = AtomicUsize::new(0);
-    let artifacts = AtomicUsize::new(0);
-    RunEventSink::new(move |event| {
-        let event = match event {
-            RunEvent::Started => PassedEvent::Started,
-            RunEvent::Progress(progress) => PassedEvent::Progress(progress),
-            RunEvent::Log(line) => PassedEvent::Log(logs.fetch_add(1, Relaxed), line),
-            RunEvent::Artifact(artifact) => PassedEvent::Artifact(artifacts.fetch_add(1, Relaxed), artifact),
-        };
-        drop(events.try_send(event));
-    })
-}
-
-/// Sends the events of a run, and then its end, once every sink of the run is dropped.
-async fn send_events(fleet: Arc<Fleet>, intent: IntentId, mut events: mpsc::Receiver<PassedEvent>) {
-    let send = async |event: &PassedEvent| {
-        let text = serde_json::to_vec(event).unwrap_or_default();
-        if text.len() <= MAX_MESSAGE_BYTES
-            && let Err(error) = fleet.messages.send_event(intent, &text).await
-        {
-            tracing::debug!(%error, "an event was not sent");
-        }
-    };
-    while let Some(event) = events.recv().await {
-        send(&event).await;
-    }
-    send(&PassedEvent::Ended).await;
-}
-
 /// The fault for a call whose end this node cannot learn now.
 fn unknown_end(call: &Call, is_claimed: bool) -> Fault {
     if is_claimed {
         return receipt_pending_fault(call.intent);
     }
     busy_fault("another node of the fleet has taken the call, and may run it: send it again to learn its end")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use a2g_types::clock::{Clock as _, SystemClock};
-
-    fn announcement(node: &str, priority: u8) -> Announcement {
-        Announcement { node: node.to_owned().try_into().unwrap(), priority, ticket: String::new() }
-    }
-
-    fn chosen(waiting: &WaitingNodes, above: Option<u8>, now: Instant) -> Option<String> {
-        waiting.choose(above, now).map(|announcement| announcement.node.to_string())
-    }
-
-    #[test]
-    fn nodes_with_the_same_priority_take_turns() {
-        let mut waiting = WaitingNodes::default();
-        let now = SystemClock.monotonic();
-        for (node, priority) in [("a", 3), ("b", 3), ("c", 1)] {
-            waiting.hear(announcement(node, priority), now);
-        }
-        let mut served = Vec::new();
-        for turn in 1..5 {
-            let next = waiting.choose(None, now).unwrap();
-            waiting.mark_served(&next.node, now + Duration::from_millis(turn));
-            served.push(next.node.to_string());
-        }
-        assert!(served[0] != served[1] && served[..2] == served[2..], "{served:?}");
-        assert!(!served.contains(&"c".to_owned()), "{served:?}");
-    }
-
-    #[test]
-    fn no_slot_is_kept_for_a_node_that_had_no_call_for_one() {
-        let mut waiting = WaitingNodes::default();
-        let now = SystemClock.monotonic();
-        let reply_time = Duration::from_millis(100);
-        waiting.hear(announcement("a", 3), now);
-        // Lower priorities above that of the waiters here are asked for at once.
-        for priority in [3, 2] {
-            let next = waiting.choose(Some(1), now).unwrap();
-            assert_eq!(next.priority, priority);
-            waiting.lower(&next, Some(1), now, reply_time);
-        }
-        assert_eq!(chosen(&waiting, Some(1), now), None);
-        waiting.hear(announcement("a", 3), now);
-        assert_eq!((waiting.highest_priority(now), chosen(&waiting, Some(1), now)), (None, None));
-        // An idle slot costs nothing here.
-        assert_eq!(chosen(&waiting, None, now).as_deref(), Some("a"));
-        let later = now + reply_time * UNKEPT_REPLY_TIMES;
-        waiting.hear(announcement("a", 3), later);
-        assert_eq!(
-            (waiting.highest_priority(later), chosen(&waiting, Some(1), later)),
-            (Some(3), Some("a".to_owned()))
-        );
-        waiting.avoid("a".to_owned().try_into().unwrap(), later);
-        waiting.hear(announcement("a", 3), later);
-        assert_eq!(chosen(&waiting, None, later), None);
-    }
 }
