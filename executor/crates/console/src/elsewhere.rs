@@ -18,7 +18,7 @@ use super::session::{FORM_TOKEN, SignedIn, new_secret};
 use super::tools::{NodeTool, list_own_tools};
 use super::usage::UsageSpan;
 use super::{ConsoleState, decision, runs};
-use a2g_core::run::{ConsoleQuestion, NodeStatus};
+use a2g_core::run::{ConsoleQuestion, NodeStatus, QuestionEffect};
 use a2g_govern::Caller;
 use a2g_http::answers;
 use a2g_journal::UsageSums;
@@ -79,6 +79,17 @@ enum ConsoleRequest {
         token_placeholder: String,
         form: FormFields,
     },
+}
+
+impl ConsoleRequest {
+    fn effect(&self) -> QuestionEffect {
+        match self {
+            Self::Decide { .. } => QuestionEffect::Decides,
+            Self::ActiveRuns | Self::Search { .. } | Self::Usage(_) | Self::Tools | Self::Show { .. } => {
+                QuestionEffect::Reads
+            }
+        }
+    }
 }
 
 /// A page in the form for another node.
@@ -233,7 +244,7 @@ pub(super) async fn find_page(
 ) -> Result<Option<Response>, Fault> {
     let token_placeholder = new_token_placeholder()?;
     let request = ConsoleRequest::Show { page, intent, token_placeholder: token_placeholder.clone() };
-    ask(console, signed_in, &request, &token_placeholder, false).await
+    ask(console, signed_in, &request, &token_placeholder).await
 }
 
 /// Passes a decision on to a node that has the tool of its intent.
@@ -247,7 +258,7 @@ pub(super) async fn decide(
     let decide = async {
         let token_placeholder = new_token_placeholder()?;
         let request = ConsoleRequest::Decide { intent, token_placeholder: token_placeholder.clone(), form };
-        ask(console, signed_in, &request, &token_placeholder, true).await
+        ask(console, signed_in, &request, &token_placeholder).await
     };
     match decide.await {
         Ok(Some(page)) => page,
@@ -266,10 +277,9 @@ async fn ask(
     signed_in: &SignedIn,
     request: &ConsoleRequest,
     token_placeholder: &str,
-    decides: bool,
 ) -> Result<Option<Response>, Fault> {
-    let request = serde_json::to_string(request).map_err(|error| Fault::Internal(error.to_string()))?;
-    let answer = console.executor.peers.ask_consoles(&signed_in.caller, request, decides).await?;
+    let text = serde_json::to_string(request).map_err(|error| Fault::Internal(error.to_string()))?;
+    let answer = console.executor.peers.ask_consoles(&signed_in.caller, text, request.effect()).await?;
     let page = answer.and_then(|answer| serde_json::from_str::<RenderedPage>(&answer).ok());
     Ok(page.map(|page| page.into_response(signed_in, token_placeholder)))
 }
@@ -284,7 +294,7 @@ impl RenderedPage {
         match body.ok().and_then(|body| String::from_utf8(body.into()).ok()) {
             Some(html) => Self { status: parts.status.as_u16(), location, html },
             None => {
-                let text = "It cannot be sent from the node of the fleet that has the intent: open the console of that node.";
+                let text = "It cannot be sent from the node of the fleet that has it: open the console of that node.";
                 let page = problem(StatusCode::CONFLICT, "This page is too long", text);
                 Box::pin(Self::from_response(page)).await
             }

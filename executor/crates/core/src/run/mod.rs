@@ -65,7 +65,7 @@ pub use pending::has_moved;
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};
-pub use questions::{ConsoleQuestion, Peers};
+pub use questions::{ConsoleQuestion, Peers, QuestionEffect};
 pub use refusals::Refusals;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};

@@ -48,6 +48,15 @@ pub struct ConsoleQuestion {
     pub text: String,
 }
 
+/// The effect of a question to another node's console.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuestionEffect {
+    /// It is answered, and nothing changes.
+    Reads,
+    /// A person decides on an intent.
+    Decides,
+}
+
 /// What answers the questions of other nodes.
 #[derive(Default)]
 pub(super) struct Answers {
@@ -56,22 +65,23 @@ pub(super) struct Answers {
     console: OnceLock<Box<ConsoleResponder>>,
 }
 
+/// A question, as it is sent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "question", rename_all = "snake_case")]
 pub(super) enum QuestionText {
-    Waits {
-        intent: IntentId,
-    },
-    Document {
-        kind: String,
-        id: IntentId,
-    },
+    /// Does the intent wait for a slot there?
+    Waits { intent: IntentId },
+    /// Has the node this document? Any part of the program may have documents of its kind.
+    Document { kind: String, id: IntentId },
+    /// Does the node run calls with this tool? The answer is a [`ToolAnswer`].
     HasTool {
         tool: ToolName,
         /// The arguments of a call that waits for a person, to be checked.
         arguments: Option<Map<String, Value>>,
     },
+    /// What does the console there show to this caller? It may also decide.
     Console {
+        /// As for [`ConsoleQuestion::text`].
         text: String,
         /// Read by [`a2g_govern::Callers::caller_from_node`].
         caller: Value,
@@ -130,8 +140,8 @@ impl Peers {
         drop(self.answers.console.set(Box::new(respond)));
     }
 
-    /// Asks the consoles of the other nodes on behalf of a caller. `decides` is `true` for a decision. Returns `None` if no
-    /// node has an answer, or if [`Caller::to_node`] has no form for the caller.
+    /// Asks the consoles of the other nodes on behalf of a caller. Returns `None` if no node has an answer, or if
+    /// [`Caller::to_node`] has no form for the caller.
     ///
     /// # Errors
     /// If the fleet cannot be reached, or a node does not answer in time: it may have decided.
@@ -139,13 +149,15 @@ impl Peers {
         &self,
         caller: &Caller,
         text: String,
-        decides: bool,
+        effect: QuestionEffect,
     ) -> Result<Option<String>, Fault> {
         let Some(caller) = caller.to_node() else { return Ok(None) };
         let question = QuestionText::Console { text, caller };
-        let answer = match decides {
-            false => self.ask(&question, ASK_TIMEOUT).await?,
-            true => self.ask(&question, DECIDE_TIMEOUT).await.map_err(|_fault| undecided_fault())?,
+        let answer = match effect {
+            QuestionEffect::Reads => self.ask(&question, ASK_TIMEOUT).await?,
+            QuestionEffect::Decides => {
+                self.ask(&question, DECIDE_TIMEOUT).await.map_err(|_fault| undecided_fault())?
+            }
         };
         Ok(answer.map(|answer| answer.as_str().to_owned()))
     }
@@ -266,9 +278,9 @@ fn to_text(question: &QuestionText) -> Result<String, Fault> {
     serde_json::to_string(question).map_err(|error| Fault::Internal(error.to_string()))
 }
 
-/// The fault for a decision about which the node at which the intent waits has not answered.
+/// The fault for a decision about which the node that has the tool has not answered.
 fn undecided_fault() -> Fault {
     busy_fault(
-        "the node at which the intent waits has not answered, and may have decided: ask for the state of the intent",
+        "the node that has the tool has not answered, and may have decided: ask for the state of the intent",
     )
 }
