@@ -357,7 +357,7 @@ fn read_waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
     let now = SystemClock.now();
     let texts = History::open(journal)?.waiting_texts()?;
     let all = texts.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut waiting = all.into_iter().filter(|escalated| escalated.is_pending(now)).collect::<Vec<_>>();
+    let mut waiting = all.into_iter().filter(|escalated| escalated.is_in_time(now)).collect::<Vec<_>>();
     waiting.sort_by_key(|escalated| escalated.verdict().expires_at);
     waiting.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(waiting)

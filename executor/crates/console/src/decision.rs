@@ -20,7 +20,7 @@ use super::page::{
 };
 use super::runs::may_read;
 use super::session::{FORM_TOKEN, PostedForm, SignedIn};
-use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, has_moved};
+use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, has_run_elsewhere};
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::{IntentId, excerpt};
@@ -149,7 +149,7 @@ async fn no_longer_waiting(
     intent: IntentId,
 ) -> Option<Response> {
     match console.executor.queries.run_record(intent).await {
-        Ok(Some(record)) if has_moved(&record) => None,
+        Ok(Some(record)) if has_run_elsewhere(&record) => None,
         Ok(Some(record)) if may_read(&signed_in.caller, &record.agent) => {
             let body = html! {
                 h1 { "This intent no longer waits" }

@@ -68,7 +68,7 @@ impl Inbox {
                 }
                 @if !self.is_complete {
                     p role="status" {
-                        "The servers of the fleet do not answer: what has begun to wait at other nodes since is missing here."
+                        "The servers of the fleet do not answer: what has begun or ceased to wait at other nodes since is not known here."
                     }
                 }
             }

@@ -10,7 +10,7 @@ use super::page::{
 use super::session::{PostedForm, SignedIn};
 use super::tools::find_tool;
 use super::{ConsoleState, ReadingViewer};
-use a2g_core::run::{IntentState, has_moved};
+use a2g_core::run::{IntentState, has_run_elsewhere};
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::{ParentRun, StoredArguments};
@@ -62,8 +62,11 @@ pub(super) async fn show(
     let page = found.or_else(|| fault.as_ref().map(fault_page));
     match page {
         Some(page) => page,
-        // An intent that has moved to another node, which does not know it any more.
-        None => make_page_here(&console, &signed_in, intent, true).await.unwrap_or_else(|| not_found("run")),
+        // The node that has run it does not know it any more, or does not answer.
+        None => {
+            let page = make_page_here(&console, &signed_in, intent, IfElsewhere::Shown).await;
+            page.unwrap_or_else(|| not_found("run"))
+        }
     }
 }
 
@@ -93,14 +96,21 @@ pub(super) async fn find_page_here(
     signed_in: &SignedIn,
     intent: IntentId,
 ) -> Option<Response> {
-    make_page_here(console, signed_in, intent, false).await
+    make_page_here(console, signed_in, intent, IfElsewhere::LeftOut).await
+}
+
+/// What becomes of the records of an intent of which another node has more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfElsewhere {
+    Shown,
+    LeftOut,
 }
 
 async fn make_page_here(
     console: &ConsoleState,
     signed_in: &SignedIn,
     intent: IntentId,
-    shows_moved: bool,
+    if_elsewhere: IfElsewhere,
 ) -> Option<Response> {
     let state = match console.executor.queries.status_here(intent).await {
         Ok(state) => state,
@@ -110,11 +120,12 @@ async fn make_page_here(
         Ok(record) => record,
         Err(fault) => return Some(fault_page(&fault)),
     };
-    if !shows_moved && state.is_none() && record.as_ref().is_some_and(has_moved) {
+    let is_left_out = if_elsewhere == IfElsewhere::LeftOut;
+    if is_left_out && state.is_none() && record.as_ref().is_some_and(has_run_elsewhere) {
         return None;
     }
     // The node at which it arrived has its records.
-    if !shows_moved && record.is_none() && console.executor.queries.home_of_wait(intent).is_some() {
+    if is_left_out && record.is_none() && console.executor.queries.home_of_wait(intent).is_some() {
         return None;
     }
     let owner = state.as_ref().map(|(agent, _)| agent.to_string());

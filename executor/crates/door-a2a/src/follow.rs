@@ -294,7 +294,7 @@ impl Follower {
                     self.follow(handle);
                 }
                 Some((_, IntentState::Queued | IntentState::Running)) => self.follow(handle),
-                // The call waits at a node of the fleet.
+                // The fleet stores its call as waiting.
                 None if may_wait => self.follow(handle),
                 None => match self.executor.queries.denial_in_fleet(handle.id).await? {
                     Some(denial) => self.end_denied(&handle, &denial).await,

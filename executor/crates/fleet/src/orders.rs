@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// The key that changes with each order.
 const CHANGES: &str = "orders";
-/// The number of looks after which the orders are read even if [`CHANGES`] has not changed: a node may have been killed
-/// between the order and that key.
-const LOOKS: u32 = 30;
+/// One of this many looks reads the orders even if [`CHANGES`] has not changed: a node may have been killed between
+/// the order and that key.
+const LOOKS_UNTIL_ALL: u32 = 30;
 /// The maximum number of times that an order is written again because another node has changed it.
 const MAX_TRIES: usize = 8;
 
@@ -95,7 +95,7 @@ impl<S: Store> Orders<S> {
         };
         let (is_unchanged, looks) = {
             let seen = self.seen.lock();
-            (changes == seen.changes && changes != u64::MAX, (seen.looks + 1) % LOOKS)
+            (changes == seen.changes && changes != u64::MAX, (seen.looks + 1) % LOOKS_UNTIL_ALL)
         };
         if is_unchanged && looks > 1 {
             self.seen.lock().looks = looks;

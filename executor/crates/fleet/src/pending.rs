@@ -29,8 +29,9 @@ use tokio::sync::Mutex;
 const PREFIX: &str = "wait.";
 /// The pattern of all keys.
 const ALL: &str = "wait.*";
-/// The number of looks after which all values are read again: a stream that was restored may have lower revisions.
-const LOOKS: u32 = 60;
+/// One of this many looks reads all values again: a stream that was restored may have lower revisions than those that
+/// were read.
+const LOOKS_UNTIL_ALL: u32 = 60;
 
 /// What an intent waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -298,7 +299,7 @@ impl<S: Store> PendingIntents<S> {
     /// [`FleetError`]: the next call returns these intents.
     pub async fn changed(&self) -> Result<Vec<PendingIntent>, FleetError> {
         let mut seen = self.seen.lock().await;
-        let looks = (seen.looks + 1) % LOOKS;
+        let looks = (seen.looks + 1) % LOOKS_UNTIL_ALL;
         let mut latest = if looks == 0 { 0 } else { seen.revision };
         let mut changed = Vec::new();
         while let Some((key, value)) = self.member.store.store.next(ALL, latest).await? {

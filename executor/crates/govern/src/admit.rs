@@ -340,7 +340,7 @@ impl Escalated {
 
     /// Returns `true` while the call can be approved.
     #[must_use]
-    pub fn is_pending(&self, now: OffsetDateTime) -> bool {
+    pub fn is_in_time(&self, now: OffsetDateTime) -> bool {
         self.expires_at() > now
     }
 

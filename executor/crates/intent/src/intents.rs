@@ -199,7 +199,7 @@ impl<C: Content> Intents<C> {
     /// Sets a stop, and ends all intents of the scope that it includes.
     pub fn stop(&mut self, stop: Stop, scope: Scope) -> EndedAll<EndedWait<C::Call>> {
         let target = stop.target.clone();
-        self.stops.restore(stop);
+        self.stops.set(stop);
         self.end_all(|agent, tool| target.includes(agent, tool), scope, AbortReason::Stopped)
     }
 }

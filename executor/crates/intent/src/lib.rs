@@ -13,7 +13,8 @@
 //!            └───────────── wait_again ─────────────── retrying ◀────────── take_approved ─────── approved
 //!                                                         │ └─ mark_claimed ─▶ claimed                ▲
 //!                                                         └──────────── wait_to_run ──────────────────┘
-//! a node of a fleet: follow ─▶ undecided ◀─ follow ─▶ decided ─ take_decided ─▶ retrying ─ leave ─▶ decided
+//! a node of a fleet: follow ─▶ undecided ◀─ follow ─▶ decided ─ take_decided ─▶ retrying
+//!                    deciding, approved, retrying ─ leave ─▶ decided
 //!
 //! Runs:
 //! claim ─▶ claimed here ◀── take_back ────┐
@@ -51,6 +52,6 @@ pub use intents::{ClaimError, Ended, EndedAll, Intents, Scope, StartError};
 pub use runs::{AbortEffect, RunId, RunPlace, Runs};
 pub use stops::{NumberedStop, Stops};
 pub use waits::{
-    Changes, EndedWait, FleetWaits, HoldError, HoldOutcome, IfIdle, Outdated, StoredWait, Taken, Wait,
+    Changes, EndedWait, FleetWaits, HeldCall, HoldError, HoldOutcome, IfIdle, Outdated, StoredWait, Wait,
     WaitId, Waits, WakeCondition,
 };

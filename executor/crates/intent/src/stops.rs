@@ -21,8 +21,9 @@ pub struct Stops {
     /// The number of stops so far in this process.
     count: u64,
     /// The times of the latest stops that nodes of the fleet have set or lifted.
-    orders: BTreeMap<StopTarget, OffsetDateTime>,
-    are_unpublished: bool,
+    ordered_at: BTreeMap<StopTarget, OffsetDateTime>,
+    /// `true` if other nodes of the fleet may not know of a stop.
+    has_unpublished: bool,
 }
 
 impl Stops {
@@ -46,9 +47,8 @@ impl Stops {
         self.by_target.values().map(|numbered| numbered.stop.clone()).collect()
     }
 
-    /// Sets a stop, in place of an earlier one of the same target. Without [`crate::Intents::stop`], it ends no intent:
-    /// for the stops of an earlier process.
-    pub fn restore(&mut self, stop: Stop) {
+    /// Sets a stop, in place of an earlier one of the same target. It ends no intent: see [`crate::Intents::stop`].
+    pub fn set(&mut self, stop: Stop) {
         self.count += 1;
         let number = self.count;
         self.by_target.insert(stop.target.clone(), NumberedStop { stop, number });
@@ -62,23 +62,23 @@ impl Stops {
 
     /// Remembers that other nodes of the fleet may not know of a stop.
     pub fn mark_unpublished(&mut self) {
-        self.are_unpublished = true;
+        self.has_unpublished = true;
     }
 
     /// Returns `true` if other nodes of the fleet may not know of a stop, and forgets it.
     pub fn take_unpublished(&mut self) -> bool {
-        std::mem::take(&mut self.are_unpublished)
+        std::mem::take(&mut self.has_unpublished)
     }
 
     /// Remembers the time of a stop that a node of the fleet has set or lifted.
     pub fn note_order(&mut self, target: &StopTarget, since: OffsetDateTime) {
-        let latest = self.orders.entry(target.clone()).or_insert(since);
+        let latest = self.ordered_at.entry(target.clone()).or_insert(since);
         *latest = since.max(*latest);
     }
 
     /// The time of the latest stop of a target that a node of the fleet has set or lifted.
     #[must_use]
     pub fn latest_order(&self, target: &StopTarget) -> Option<OffsetDateTime> {
-        self.orders.get(target).copied()
+        self.ordered_at.get(target).copied()
     }
 }

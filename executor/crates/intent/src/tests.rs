@@ -255,7 +255,7 @@ fn an_approved_intent_stays_until_its_run_has_finished() {
         None,
         "only the journal answers for a claimed intent"
     );
-    assert!(intents.waits.get(intent).is_some_and(|wait| wait.is_pending(NOW)));
+    assert!(intents.waits.get(intent).is_some_and(|wait| wait.is_in_time(NOW)));
     assert_eq!(count(&intents, Wait::awaits_decision_here), 0);
     assert!(intents.waits.expire(EXPIRED).is_empty(), "a claimed intent does not expire here");
     assert_eq!(cancel(&mut intents, intent), None);

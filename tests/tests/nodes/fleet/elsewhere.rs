@@ -1,4 +1,4 @@
-//! Intents that wait for a person at one node of a fleet, and tasks of A2A, asked for at another node.
+//! Intents that wait for a person, and tasks of A2A, asked for at another node than the one at which they arrived.
 
 use super::Fleet;
 use harness::callers::{List, agent};
@@ -43,12 +43,12 @@ impl Nodes {
         Some(Self { fleet, one, two, agent, other, approver, operator, governor, list })
     }
 
-    /// Sends an intent that waits for a person at the first node.
+    /// Sends an intent to the first node that then waits for a person.
     pub(super) fn escalate(&self, name: &str) -> Value {
         self.escalate_at(&[&self.one], name).1
     }
 
-    /// Sends an intent that waits for a person at each of these nodes. Returns its call and its id.
+    /// Sends an intent to each of these nodes that then waits for a person. Returns its call and its id.
     pub(super) fn escalate_at(&self, waiting: &[&Executor], name: &str) -> (Value, Value) {
         let call = intent("write_file", write(name, ESCALATES));
         for node in waiting {

@@ -1,4 +1,4 @@
-//! Intents that wait for a person, and whose node is lost or leaves.
+//! Intents that wait for a person, while the node at which they arrived is lost or leaves.
 
 use super::elsewhere::{Nodes, ask, decide};
 use harness::methods::{ESCALATES, write};

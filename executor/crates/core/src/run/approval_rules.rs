@@ -1,7 +1,8 @@
 //! The operator's rules about how many people have to approve an escalated intent, and the limits that all of them allow.
 //!
-//! While an intent needs more approvals, those that it has are kept in memory only: after a restart, everybody has to
-//! approve again. Nobody's approval counts twice, and nobody who may act for the intent's agent can approve.
+//! The approvals of an intent that needs more of them are kept in memory, and by a fleet in what it stores of the intent.
+//! Without a fleet, everybody has to approve again after a restart. Nobody's approval counts twice, and nobody who may act
+//! for the intent's agent can approve.
 
 use super::preview::DecisionBasis;
 use a2g_govern::DecisionAuthor;

@@ -61,7 +61,7 @@ pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, joi
 pub use membership::Membership;
 pub use operator::Operator;
 pub use operator::decisions::DirectiveOutcome;
-pub use pending::has_moved;
+pub use pending::has_run_elsewhere;
 pub use policies::Policies;
 pub use preview::{DecisionBasis, DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};

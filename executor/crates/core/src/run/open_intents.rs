@@ -10,7 +10,7 @@ use super::{AgentFilter, RunIdentity};
 use a2g_fleet::is_too_large;
 use a2g_govern::Escalated;
 use a2g_intent::{
-    Abortable, Changes, ClaimError, Content, IfIdle, Intents, Owner, RunId, RunPlace, StartError, Taken,
+    Abortable, Changes, ClaimError, Content, HeldCall, IfIdle, Intents, Owner, RunId, RunPlace, StartError,
     Wait, WaitId, WakeCondition,
 };
 use a2g_journal::{Approval, Decisions, HeldIntent};
@@ -88,12 +88,12 @@ impl OpenIntents {
         let mut intents = Intents::new(MAX_WAITING, MAX_WAITING_PER_AGENT, first_wait);
         for stop in decisions.take_stops() {
             tracing::warn!(stopped = %stop.target, by = stop.by, since = %stop.since, "stopped by an operator");
-            intents.stops.restore(stop);
+            intents.stops.set(stop);
         }
         let mut ended = Vec::new();
         for HeldIntent { text, approval } in decisions.take_held() {
             match Escalated::from_journal(&text) {
-                Ok(escalated) if !escalated.is_pending(now) || escalated.call().parent.is_some() => {
+                Ok(escalated) if !escalated.is_in_time(now) || escalated.call().parent.is_some() => {
                     ended.push(escalated);
                 }
                 Ok(escalated) => {
@@ -174,7 +174,7 @@ impl OpenIntents {
     /// The number of intents that arrived here and wait for a decision, or on which one is in progress, and that have not
     /// expired.
     pub(super) fn awaiting_decision_count(&self, now: OffsetDateTime) -> usize {
-        let is_counted = |wait: &Wait<Kept>| wait.awaits_decision_here() && wait.is_pending(now);
+        let is_counted = |wait: &Wait<Kept>| wait.awaits_decision_here() && wait.is_in_time(now);
         self.read(|intents| intents.waits.select(is_counted).count())
     }
 
@@ -390,7 +390,7 @@ fn owner_of(call: &Call) -> Owner {
     Owner { agent: call.agent.clone(), tool: call.tool.clone(), parent }
 }
 
-fn copy_call((escalated, wait): Taken<'_, Kept>) -> (Escalated, WaitId) {
+fn copy_call((escalated, wait): HeldCall<'_, Kept>) -> (Escalated, WaitId) {
     (escalated.clone(), wait)
 }
 

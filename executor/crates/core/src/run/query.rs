@@ -165,8 +165,7 @@ impl Queries {
         self.intents.read(|intents| intents.waits.select(Wait::awaits_decision_here).collect())
     }
 
-    /// Follows what other nodes of the fleet have decided, and what waits there. Returns `false` if the servers do not
-    /// answer.
+    /// Follows what the fleet stores of the intents that wait. Returns `false` if the servers do not answer.
     pub async fn refresh_waits(&self) -> bool {
         self.pending.refresh_all().await
     }
@@ -413,7 +412,7 @@ impl Queries {
     ) -> Option<(AgentDid, IntentState)> {
         let now = self.clock.now();
         self.intents.read(|intents| {
-            let wait = intents.waits.get(intent).filter(|wait| is_selected(wait) && wait.is_pending(now))?;
+            let wait = intents.waits.get(intent).filter(|wait| is_selected(wait) && wait.is_in_time(now))?;
             Some((wait.call().call().agent.clone(), IntentState::Escalated))
         })
     }
@@ -428,11 +427,12 @@ impl Queries {
         }
         let found = self.node.find_stage_in_fleet(intent).await?;
         let claimed = found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
-        // Another node is about to run an approved intent.
+        // Somebody has decided, and nothing has the claim yet.
         Ok(claimed.or_else(|| self.held_state(intent, Wait::is_decided)))
     }
 
-    /// As [`Self::status`], also of an intent that waits for a person or a slot at another node of the fleet.
+    /// As [`Self::status`], also of an intent that has begun to wait just now, or waits for a slot at another node of the
+    /// fleet.
     ///
     /// # Errors
     /// If the journal cannot be read, or the fleet cannot be reached.

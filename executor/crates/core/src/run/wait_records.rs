@@ -16,7 +16,7 @@ pub(super) struct EndOfWait<'a> {
     pub(super) resolution: Resolution,
     /// The author, or the reason if nobody decided.
     pub(super) author_or_reason: &'a str,
-    /// The code of the refusal; `None` for an intent that another node has: it is not refused here.
+    /// The code of the refusal; `None` for an intent that is not refused here.
     pub(super) blocked_by: Option<BlockedBy>,
     /// The reason why the intents did not run.
     pub(super) reason: &'a str,
@@ -29,8 +29,8 @@ impl<'a> EndOfWait<'a> {
         Self { resolution, author_or_reason: reason, blocked_by, reason }
     }
 
-    /// The end of a wait of which another node has more.
-    pub(super) const fn moved(reason: &'a str) -> Self {
+    /// The end of a wait that is no refusal: another node has the intent, or the fleet has lost it.
+    pub(super) const fn without_refusal(reason: &'a str) -> Self {
         Self { resolution: Resolution::Cancelled, author_or_reason: reason, blocked_by: None, reason }
     }
 

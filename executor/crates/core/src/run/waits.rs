@@ -67,8 +67,9 @@ pub(super) struct EndedIntents<F> {
     pub(super) recording: F,
 }
 
+/// The fault for a decision on an intent that does not wait, or no longer.
 pub(super) fn not_waiting_fault() -> Fault {
-    Fault::invalid("/intent_id", "no intent with this id waits for a directive")
+    Fault::invalid("/intent_id", "no intent with this id waits for a decision")
 }
 
 /// The waits for a person.
@@ -173,7 +174,7 @@ impl Waits {
         }
     }
 
-    /// Writes an intent that another node holds to the journal too, before a decision on it.
+    /// Writes an intent that arrived at another node to the journal too, before a decision on it.
     pub(super) async fn record_hold(&self, escalated: &Escalated) -> Result<(), Fault> {
         let call = escalated.call();
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
@@ -191,7 +192,7 @@ impl Waits {
 
     /// Writes to the journal that an intent whose approval another node has withdrawn waits no longer. The next decision here
     /// writes its wait again.
-    pub(super) async fn forget_record(&self, intent: IntentId, revision: u64, reason: &'static str) {
+    pub(super) async fn record_withdrawal(&self, intent: IntentId, revision: u64, reason: &'static str) {
         let now = self.clock.now();
         let withdrawal = self.intents.update(|intents| {
             let escalated = intents.waits.fleet().mark_unrecorded(intent, revision)?;

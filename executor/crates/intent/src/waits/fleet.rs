@@ -1,7 +1,7 @@
 //! What the fleet stores of the waits, as this process follows it.
 
 use super::wait::{Phase, Wait, WaitId};
-use super::{Changes, Taken, Waits};
+use super::{Changes, HeldCall, Waits};
 use crate::content::Content;
 use a2g_types::ident::IntentId;
 use a2g_types::node::NodeName;
@@ -77,7 +77,7 @@ impl<'a, C: Content> FleetWaits<'a, C> {
     }
 
     /// Takes a decided intent for a run: see [`Wait::is_decided`].
-    pub fn take_decided(self, intent: IntentId) -> Option<Taken<'a, C>> {
+    pub fn take_decided(self, intent: IntentId) -> Option<HeldCall<'a, C>> {
         let wait = self.0.by_intent.get_mut(&intent).filter(|wait| wait.is_decided())?;
         wait.phase = Phase::Retrying;
         Some((&wait.call, wait.id(intent, self.0.forget_count)))

@@ -14,8 +14,8 @@ use std::mem;
 use time::OffsetDateTime;
 use wait::Phase;
 
-/// An intent that was taken for a decision.
-pub type Taken<'a, C> = (&'a <C as Content>::Call, WaitId);
+/// The call of a held intent, and its wait.
+pub type HeldCall<'a, C> = (&'a <C as Content>::Call, WaitId);
 
 /// The changes since they were last taken, for those who wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,12 +137,12 @@ impl<C: Content> Waits<C> {
     /// The call of an intent that is reported as waiting without a look-up in the journal.
     #[must_use]
     pub fn visible_call(&self, intent: IntentId, now: OffsetDateTime) -> Option<&C::Call> {
-        self.get(intent).filter(|wait| !wait.is_claimed() && wait.is_pending(now)).map(Wait::call)
+        self.get(intent).filter(|wait| !wait.is_claimed() && wait.is_in_time(now)).map(Wait::call)
     }
 
     /// The call of an undecided intent, and its wait.
     #[must_use]
-    pub fn undecided_call(&self, intent: IntentId) -> Option<Taken<'_, C>> {
+    pub fn undecided_call(&self, intent: IntentId) -> Option<HeldCall<'_, C>> {
         let wait = self.get(intent).filter(|wait| wait.is_undecided())?;
         Some((&wait.call, wait.id(intent, self.forget_count)))
     }
@@ -150,7 +150,7 @@ impl<C: Content> Waits<C> {
     /// The waits on which a person can decide.
     pub fn undecided(&self, now: OffsetDateTime) -> impl Iterator<Item = &Wait<C>> {
         let waits = self.by_intent.values();
-        waits.filter(move |wait| wait.is_undecided() && wait.is_pending(now))
+        waits.filter(move |wait| wait.is_undecided() && wait.is_in_time(now))
     }
 
     /// The intents whose waits are selected.
@@ -198,7 +198,7 @@ impl<C: Content> Waits<C> {
     /// Removes the undecided intents that have expired. Any other expired intent is removed by the task that decides on it
     /// or runs it.
     pub fn expire(&mut self, now: OffsetDateTime) -> Vec<EndedWait<C::Call>> {
-        self.remove_all(|wait| wait.is_undecided() && !wait.is_pending(now))
+        self.remove_all(|wait| wait.is_undecided() && !wait.is_in_time(now))
     }
 
     /// Removes the wait of an intent if it is selected.
@@ -224,7 +224,7 @@ impl<C: Content> Waits<C> {
 
     /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
     /// [released](Self::release) or [ended](Self::end).
-    pub fn take_undecided(&mut self, intent: IntentId) -> IfIdle<Taken<'_, C>> {
+    pub fn take_undecided(&mut self, intent: IntentId) -> IfIdle<HeldCall<'_, C>> {
         let Some(wait) = self.by_intent.get_mut(&intent) else { return IfIdle::Absent };
         match wait.phase {
             Phase::Undecided => {

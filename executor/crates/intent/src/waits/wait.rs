@@ -135,7 +135,7 @@ impl<C: Content> Wait<C> {
 
     /// Returns `true` if the verdict has not expired.
     #[must_use]
-    pub fn is_pending(&self, now: OffsetDateTime) -> bool {
+    pub fn is_in_time(&self, now: OffsetDateTime) -> bool {
         now < self.expires_at
     }
 

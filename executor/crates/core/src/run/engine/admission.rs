@@ -230,7 +230,7 @@ impl Engine {
         if let ToolLocation::Elsewhere = location
             && !call.is_new
         {
-            // It may have begun to wait at another node just now.
+            // The fleet may store it as waiting, and this node has not followed that yet.
             self.pending.refresh(call.intent).await?;
         }
         if let Some(waiting) = self.intents.pending_verdict(&call, self.clock.now())? {

@@ -38,7 +38,7 @@ use tracing::Instrument as _;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two attempts to run or to deny a stored call, while this node or the fleet is busy.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The time between two checks that a call that is being stopped has ended.
+/// The time between two checks that a call that was withdrawn has ended.
 const END_INTERVAL: Duration = Duration::from_millis(10);
 /// The maximum number of such checks.
 const MAX_END_CHECKS: u32 = 300;
@@ -51,7 +51,7 @@ pub(in crate::run) struct StoredCalls(Mutex<HashMap<IntentId, StoredCall>>);
 struct StoredCall {
     call: Arc<Call>,
     /// The reason for which the call has to end without a run.
-    stop: Option<AbortReason>,
+    withdrawn_for: Option<AbortReason>,
     /// `true` once its intent has a claim.
     has_begun: bool,
 }
@@ -62,7 +62,11 @@ impl StoredCalls {
         match self.0.lock().entry(call.intent) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
-                entry.insert(StoredCall { call: Arc::new(call.clone()), stop: None, has_begun: false });
+                entry.insert(StoredCall {
+                    call: Arc::new(call.clone()),
+                    withdrawn_for: None,
+                    has_begun: false,
+                });
                 true
             }
         }
@@ -95,14 +99,14 @@ impl StoredCalls {
         }
     }
 
-    fn stop_reason(&self, intent: IntentId) -> Option<AbortReason> {
-        self.0.lock().get(&intent)?.stop
+    fn withdrawn_for(&self, intent: IntentId) -> Option<AbortReason> {
+        self.0.lock().get(&intent)?.withdrawn_for
     }
 
-    /// Marks a call of the selected agents, so that it does not wait again once its run is stopped.
-    pub(in crate::run) fn stop(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
+    /// Marks a call of the selected agents, so that it does not wait again once its run is aborted.
+    pub(in crate::run) fn withdraw(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) {
         if let Some(stored) = self.0.lock().get_mut(&intent).filter(|stored| filter(&stored.call.agent)) {
-            stored.stop.get_or_insert(reason);
+            stored.withdrawn_for.get_or_insert(reason);
         }
     }
 
@@ -173,7 +177,7 @@ impl CallStore {
         }
     }
 
-    /// Stops a stored call of the selected agents that has no claim yet: it then runs at no node. Returns `false` if there
+    /// Denies a stored call of the selected agents that has no claim yet: it then runs at no node. Returns `false` if there
     /// is none.
     ///
     /// # Errors
@@ -197,7 +201,7 @@ impl CallStore {
         Ok(is_denied)
     }
 
-    /// Waits until a call that was stopped has a claim or a denial: until then, it would run elsewhere if this node were
+    /// Waits until a call that was withdrawn has a claim or a denial: until then, it would run elsewhere if this node were
     /// lost.
     ///
     /// # Errors
@@ -252,7 +256,7 @@ impl Engine {
         fault: Fault,
     ) -> Result<Arc<Receipt>, Fault> {
         let Some(fleet) = self.node.fleet() else { return Err(fault) };
-        let denial = match self.stored_calls.stop_reason(call.intent) {
+        let denial = match self.stored_calls.withdrawn_for(call.intent) {
             Some(reason) => FleetDenial::Withdrawn { reason },
             None => FleetDenial::Refused { message: denial_reason(&fault).to_owned() },
         };
@@ -281,7 +285,7 @@ impl Engine {
         }
     }
 
-    /// Runs a stored call as soon as this node can, unless it is stopped before.
+    /// Runs a stored call as soon as this node can, unless it is withdrawn before.
     async fn run_stored_call(
         self: &Arc<Self>,
         call: Call,
@@ -292,7 +296,7 @@ impl Engine {
         // Without the task: its call is stored already, and its end is written by the door.
         let sink = sink.without_task();
         loop {
-            if let Some(reason) = self.stored_calls.stop_reason(call.intent) {
+            if let Some(reason) = self.stored_calls.withdrawn_for(call.intent) {
                 let fault = FleetDenial::Withdrawn { reason }.into_fault(call.intent);
                 return self.deny_stored_call(&call, fault).await;
             }

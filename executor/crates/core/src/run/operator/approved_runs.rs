@@ -254,7 +254,7 @@ impl Operator {
         if matches!(fault, Fault::Refused { blocked_by: BlockedBy::Stopped, .. }) {
             return end(fault.clone(), Resolution::Cancelled, STOPPED, Some(AbortReason::Stopped));
         }
-        if !escalated.is_pending(self.clock.now()) {
+        if !escalated.is_in_time(self.clock.now()) {
             return end(fault.clone(), EXPIRED_UNRUN.resolution, EXPIRED_UNRUN.reason, None);
         }
         None
@@ -279,7 +279,7 @@ impl Operator {
         let now = self.clock.now();
         let withdrawn =
             new_resolution(&self.decisions, escalated, Resolution::Cancelled, WIDER_THAN_SHOWN, now);
-        let moved = self.intents.update(|intents| {
+        let again = self.intents.update(|intents| {
             let is_recorded = intents.waits.get(call.intent).is_some_and(Wait::is_recorded);
             let wait = intents.waits.wait_again(taken)?;
             if !is_recorded {
@@ -291,7 +291,7 @@ impl Operator {
         if let Err(fault) = self.pending.refresh(call.intent).await {
             tracing::debug!(?fault, "a look follows the new wait");
         }
-        let Some((wait, withdrawal, held)) = moved else { return };
+        let Some((wait, withdrawal, held)) = again else { return };
         let held = match withdrawal.await {
             Ok(_count) => held.await,
             Err(error) => Err(error),

@@ -34,9 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The recorded reason why a cancelled intent did not run.
-const CANCELLED: &str = "it was cancelled while it waited for a directive";
+const CANCELLED: &str = "it was cancelled while it waited for a person";
 /// The recorded reason why a revoked intent did not run.
-const REVOKED: &str = "it was revoked while it waited for a directive";
+const REVOKED: &str = "it was revoked while it waited for a person";
 /// The time between two requests for the claim of a call that was passed on.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -105,11 +105,11 @@ impl Operator {
         finish_order(order).await
     }
 
-    /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
+    /// Cancels a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
     /// intent.
     ///
     /// # Errors
-    /// If the decision is not on the disk yet; the intent is stopped nevertheless.
+    /// If the cancellation is not on the disk yet; the intent is cancelled nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too, and that claimed it first.
@@ -118,7 +118,7 @@ impl Operator {
             }
             return Ok(true);
         }
-        // It may have begun to wait at another node just now.
+        // The fleet may store it as waiting, and this node has not followed that yet.
         if self.pending.refresh(intent).await?.is_some() && self.cancel_here(intent, filter, by).await? {
             return Ok(true);
         }
@@ -137,7 +137,7 @@ impl Operator {
 
     /// As [`Self::cancel`], at this executor only.
     async fn cancel_here(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        self.stored_calls.stop(intent, filter, AbortReason::Cancelled);
+        self.stored_calls.withdraw(intent, filter, AbortReason::Cancelled);
         let is_selected = |waiting, agent: &AgentDid, _: &ToolName| waiting == intent && filter(agent);
         // The callers of these are refused, which is recorded. They may be repeats of an intent that waits or runs.
         let was_compiling = self.compile_waits.end(is_selected, AbortReason::Cancelled) > 0;
@@ -152,7 +152,7 @@ impl Operator {
             Some(Ended::Run(AbortEffect::First)) => {
                 self.decisions.record_stop(&[intent], by, "a2g/cancel").await
             }
-            // The journal has the caller that stopped it first.
+            // The journal has the caller that ended it first.
             Some(Ended::Run(AbortEffect::Repeated)) => Ok(()),
             Some(Ended::Run(AbortEffect::Elsewhere)) | None => {
                 let ended =
@@ -167,12 +167,11 @@ impl Operator {
         result.map(|()| true).map_err(|error| unsaved_decision_fault(&error))
     }
 
-    /// Revokes the standing policies and stops the runs and waiting intents of an agent, or stops one intent, on behalf
-    /// of `by`. Without an agent and an intent, the revocation covers all agents. Returns the number of stopped runs
-    /// and waiting intents.
+    /// Revokes the standing policies of an agent, and its runs and waiting intents, or one intent, on behalf of `by`.
+    /// Without an agent and an intent, the revocation covers all agents. Returns the number of runs and waiting intents.
     ///
     /// # Errors
-    /// If the revocation is not on the disk yet; all intents are stopped nevertheless.
+    /// If the revocation is not on the disk yet; all intents are revoked nevertheless.
     pub async fn revoke(
         &self,
         agent: Option<&AgentDid>,
@@ -279,7 +278,7 @@ impl Operator {
     ) -> EndedIntents<impl Future<Output = Result<usize, JournalError>> + Send + use<>> {
         const REASON: AbortReason = AbortReason::Revoked;
         if let Some(intent) = intent {
-            self.stored_calls.stop(intent, filter, REASON);
+            self.stored_calls.withdraw(intent, filter, REASON);
         }
         let mut ended = self.intents.update(|intents| {
             let ended = match intent {
@@ -295,7 +294,7 @@ impl Operator {
         ended
     }
 
-    /// Ends an intent that runs or waits for a person at another node, if `filter` selects its agent. Returns `false`
+    /// Ends an intent that runs or waits for a slot at another node, if `filter` selects its agent. Returns `false`
     /// if there is no such intent.
     async fn end_elsewhere(
         &self,

@@ -27,7 +27,7 @@ const MAX_EXPIRED: Duration = Duration::from_secs(60);
 /// The number of looks after which the claims of all waiting intents are read: a value may be older than its claim.
 const CLAIM_LOOKS: u64 = 60;
 /// The recorded reason for an intent whose id another call has in the fleet.
-const OTHER_CALL: &str = "another call with its id waits at another node of the fleet";
+const OTHER_CALL: &str = "the fleet stores another call with its id";
 /// The recorded reason for an approved intent that the fleet has lost.
 const LOST_APPROVAL: &str = "the fleet has lost its approval: send it again";
 
@@ -43,14 +43,14 @@ pub(in crate::run) struct SlotWait {
 #[derive(Default)]
 pub(in crate::run) struct ReadState {
     /// The calls that wait for a slot.
-    slots: Mutex<HashMap<IntentId, SlotWait>>,
+    slot_waits: Mutex<HashMap<IntentId, SlotWait>>,
     /// The intents that have changed while a task of this process decided on them or ran them.
-    behind: Mutex<HashSet<IntentId>>,
+    to_follow: Mutex<HashSet<IntentId>>,
     /// The number of looks. Locked during a look, so that whoever waits for one finds its changes here.
-    looks: tokio::sync::Mutex<u64>,
+    look_count: tokio::sync::Mutex<u64>,
     /// The number of times that the list of callers has changed, and of those after which the fleet has forgotten all
     /// approvals of intents that need more of them.
-    list_changes: AtomicU64,
+    caller_list_changes: AtomicU64,
     forgotten: AtomicU64,
 }
 
@@ -91,7 +91,7 @@ impl Pending {
             Added::Known(stored) => match read_call(&stored) {
                 Some(WaitingCall::Escalated(known)) if is_same_call(known.call(), escalated.call()) => stored,
                 Some(_) | None => {
-                    self.waits.end_idle(intent, EndOfWait::moved(OTHER_CALL)).await;
+                    self.waits.end_idle(intent, EndOfWait::without_refusal(OTHER_CALL)).await;
                     return Ok(StoreReply::OtherCall);
                 }
             },
@@ -111,7 +111,7 @@ impl Pending {
     fn has_expired_undecided(&self, stored: &PendingIntent) -> bool {
         match read_call(stored) {
             Some(WaitingCall::Escalated(call)) => {
-                stored.decision().is_none() && !call.is_pending(self.node.now())
+                stored.decision().is_none() && !call.is_in_time(self.node.now())
             }
             Some(WaitingCall::Queued(_)) | None => false,
         }
@@ -127,7 +127,7 @@ impl Pending {
                 true
             }
             FoundState::Ended(_) => {
-                self.waits.end_idle(intent, EndOfWait::moved(RUN_ELSEWHERE)).await;
+                self.waits.end_idle(intent, EndOfWait::without_refusal(RUN_ELSEWHERE)).await;
                 true
             }
             FoundState::Open => false,
@@ -182,19 +182,19 @@ impl Pending {
         let escalated = match read_call(stored) {
             Some(WaitingCall::Queued(call)) => {
                 let wait = SlotWait { home: stored.node().clone(), tool: call.tool };
-                self.read.slots.lock().insert(intent, wait);
+                self.read.slot_waits.lock().insert(intent, wait);
                 return;
             }
-            Some(WaitingCall::Escalated(escalated)) if escalated.is_pending(self.node.now()) => escalated,
+            Some(WaitingCall::Escalated(escalated)) if escalated.is_in_time(self.node.now()) => escalated,
             Some(WaitingCall::Escalated(_)) | None => return,
         };
         let is_other = self.intents.inspect(intent, |held, _| !is_same_call(held.call(), escalated.call()));
         if is_other == Some(true) {
             // It began to wait here while the servers did not answer.
-            self.waits.end_idle(intent, EndOfWait::moved(OTHER_CALL)).await;
+            self.waits.end_idle(intent, EndOfWait::without_refusal(OTHER_CALL)).await;
         }
         if stored.decision().is_none() {
-            self.waits.forget_record(intent, stored.revision(), WIDER_THAN_SHOWN).await;
+            self.waits.record_withdrawal(intent, stored.revision(), WIDER_THAN_SHOWN).await;
         }
         let partial_approvals = self.read_approvals(stored);
         self.intents.update(|intents| {
@@ -217,7 +217,7 @@ impl Pending {
                 wait: wait_of(*escalated),
             };
             if !intents.waits.fleet().follow(intent, stored) {
-                self.read.behind.lock().insert(intent);
+                self.read.to_follow.lock().insert(intent);
             }
         });
     }
@@ -228,7 +228,7 @@ impl Pending {
         fleet: &Fleet,
         intent: IntentId,
     ) -> Result<Option<PendingIntent>, FleetError> {
-        self.read.slots.lock().remove(&intent);
+        self.read.slot_waits.lock().remove(&intent);
         let now = self.node.now();
         let copy = |wait: &Wait<Kept>| (wait.is_idle(), end_without_claim(wait, now));
         let held = self.intents.read(|intents| intents.waits.get(intent).map(copy));
@@ -262,36 +262,36 @@ impl Pending {
     /// # Errors
     /// [`FleetError`]; the next look goes on.
     async fn look(&self, fleet: &Fleet) -> Result<(), FleetError> {
-        let mut looks = self.read.looks.lock().await;
+        let mut look_count = self.read.look_count.lock().await;
         if let Err(fault) = self.due_ends.finish_all().await {
             tracing::debug!(?fault, "the fleet does not have all ends of intents yet");
         }
-        let list_changes = self.read.list_changes.load(Relaxed);
+        let caller_list_changes = self.read.caller_list_changes.load(Relaxed);
         if self.must_forget() {
             fleet.pending.read_all_again().await;
         }
         for stored in fleet.pending.changed().await? {
             skip_unreadable(self.follow_change(fleet, stored).await)?;
         }
-        self.read.forgotten.store(list_changes, Relaxed);
-        let behind = std::mem::take(&mut *self.read.behind.lock());
-        for intent in behind {
+        self.read.forgotten.store(caller_list_changes, Relaxed);
+        let to_follow = std::mem::take(&mut *self.read.to_follow.lock());
+        for intent in to_follow {
             match fleet.pending.read(intent).await {
                 Ok(Some(stored)) => self.follow(fleet, &stored).await,
                 Ok(None) => {}
-                Err(_) => drop(self.read.behind.lock().insert(intent)),
+                Err(_) => drop(self.read.to_follow.lock().insert(intent)),
             }
         }
         let mut held =
             self.intents.read(|intents| intents.waits.select(Wait::is_followed).collect::<Vec<_>>());
-        let reads_claims = looks.is_multiple_of(CLAIM_LOOKS);
-        *looks += 1;
+        let reads_claims = look_count.is_multiple_of(CLAIM_LOOKS);
+        *look_count += 1;
         if reads_claims {
             for intent in &held {
                 skip_unreadable(self.remove_if_ended(fleet, *intent).await.map(drop))?;
             }
         }
-        held.extend(self.read.slots.lock().keys());
+        held.extend(self.read.slot_waits.lock().keys());
         for intent in fleet.pending.missing(held).await? {
             skip_unreadable(self.follow_missing(fleet, intent).await.map(drop))?;
         }
@@ -341,12 +341,12 @@ impl Pending {
 
     /// The calls that wait for a slot, of all nodes.
     pub(in crate::run) fn slot_waits(&self) -> Vec<(IntentId, SlotWait)> {
-        self.read.slots.lock().iter().map(|(intent, wait)| (*intent, wait.clone())).collect()
+        self.read.slot_waits.lock().iter().map(|(intent, wait)| (*intent, wait.clone())).collect()
     }
 
     /// Returns `true` if the list of callers has changed, and the fleet may still have earlier approvals.
     pub(super) fn must_forget(&self) -> bool {
-        self.read.list_changes.load(Relaxed) != self.read.forgotten.load(Relaxed)
+        self.read.caller_list_changes.load(Relaxed) != self.read.forgotten.load(Relaxed)
     }
 
     /// The approvals of an intent that needs more of them; none after a change of the list of callers, until the fleet has
@@ -361,7 +361,7 @@ impl Pending {
 
     /// Forgets the approvals of all intents that need more of them, because the list of callers has changed.
     pub(in crate::run) fn forget_approvals(self: &Arc<Self>) {
-        self.read.list_changes.fetch_add(1, Relaxed);
+        self.read.caller_list_changes.fetch_add(1, Relaxed);
         if self.node.fleet().is_some() {
             let pending = Arc::clone(self);
             // Repeated by the next look.
@@ -374,9 +374,9 @@ impl Pending {
 
 /// The end of an idle wait of which the fleet has neither a value nor a claim; `None` for one that it has yet to store.
 fn end_without_claim(wait: &Wait<Kept>, now: OffsetDateTime) -> Option<EndOfWait<'static>> {
-    let may_begin = wait.is_pending(now);
+    let may_begin = wait.is_in_time(now);
     match wait.is_decided() {
-        true if may_begin => Some(EndOfWait::moved(LOST_APPROVAL)),
+        true if may_begin => Some(EndOfWait::without_refusal(LOST_APPROVAL)),
         true => Some(EXPIRED_UNRUN),
         false if may_begin && wait.home().is_none() => None,
         false => Some(EXPIRED_UNDECIDED),
@@ -411,8 +411,8 @@ mod tests {
             (None, false, in_time, None),
             (None, false, expiry, Some(EXPIRED_UNDECIDED)),
             (other.clone(), false, expiry, Some(EXPIRED_UNDECIDED)),
-            (None, true, in_time, Some(EndOfWait::moved(LOST_APPROVAL))),
-            (other.clone(), true, in_time, Some(EndOfWait::moved(LOST_APPROVAL))),
+            (None, true, in_time, Some(EndOfWait::without_refusal(LOST_APPROVAL))),
+            (other.clone(), true, in_time, Some(EndOfWait::without_refusal(LOST_APPROVAL))),
             (other.clone(), true, expiry, Some(EXPIRED_UNRUN)),
         ] {
             let shown = format!("{home:?}, {is_decided}, {now}");

@@ -49,10 +49,10 @@ pub(super) const RUN_ELSEWHERE: &str = "another node of the fleet has run it";
 pub(super) const WIDER_THAN_SHOWN: &str =
     "its run would get more than its approvers were shown, so it waits for a person again";
 
-/// Returns `true` if an intent no longer waits here because another node of the fleet has it: its end is not in this
+/// Returns `true` if an intent no longer waits here because another node of the fleet has run it: its end is not in this
 /// journal.
 #[must_use]
-pub fn has_moved(record: &RunRecord) -> bool {
+pub fn has_run_elsewhere(record: &RunRecord) -> bool {
     // The task of the intent is written later.
     let last = record.events.iter().rfind(|event| event.kind != "task").and_then(|event| event.by.as_deref());
     last == Some(RUN_ELSEWHERE)
@@ -155,7 +155,7 @@ impl Pending {
     pub(super) async fn find_call(&self, intent: IntentId) -> Result<Option<(Call, IntentState)>, Fault> {
         let Some(stored) = self.refresh(intent).await? else { return Ok(None) };
         Ok(match read_call(&stored) {
-            Some(WaitingCall::Escalated(escalated)) if escalated.is_pending(self.node.now()) => {
+            Some(WaitingCall::Escalated(escalated)) if escalated.is_in_time(self.node.now()) => {
                 let is_approved = stored.is_approved(stored.number());
                 let state = if is_approved { IntentState::Queued } else { IntentState::Escalated };
                 Some((escalated.call().clone(), state))
