@@ -6,8 +6,8 @@
 use super::approval_rules::PartialApproval;
 use super::engine::nested::NestedCalls;
 use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
+use super::pending::is_too_large;
 use super::{AgentFilter, RunIdentity};
-use a2g_fleet::is_too_large;
 use a2g_govern::Escalated;
 use a2g_intent::{
     Abortable, Changes, ClaimError, Content, HeldCall, IfIdle, Intents, Owner, RunId, RunPlace, StartError,

@@ -1,6 +1,6 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
-use super::passing::too_large_fault;
+use super::passing::{is_too_large, too_large_fault};
 use crate::catalog::{Catalog, CatalogEntry, QuickCheck};
 use crate::run::claims::NO_MEMORY;
 use crate::run::current_catalog::PREPARING_RETRY_MS;
@@ -323,7 +323,7 @@ impl Engine {
     async fn find_module_elsewhere(&self, escalated: &Escalated) -> Result<Digest, Fault> {
         let call = escalated.call();
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
-        if a2g_fleet::is_too_large(&text) {
+        if is_too_large(&text) {
             return Err(too_large_fault(&call.tool));
         }
         match self.peers.find_tool(&call.tool, Some(&call.arguments)).await? {

@@ -1,15 +1,13 @@
 //! What this node has read of the pending intents, and the looks at those that have changed.
 
 use super::stored_approval::read_partial_approval;
-use super::{Pending, RUN_ELSEWHERE, WIDER_THAN_SHOWN, WaitingCall, read_call};
+use super::{Pending, RUN_ELSEWHERE, WIDER_THAN_SHOWN, WaitingCall, is_too_large, read_call};
 use crate::run::approval_rules::PartialApproval;
 use crate::run::fleet::{Fleet, FleetDenial};
 use crate::run::open_intents::{Kept, is_same_call, wait_of};
 use crate::run::wait_records::EndOfWait;
 use crate::run::waits::{EXPIRED_UNDECIDED, EXPIRED_UNRUN, not_waiting_fault};
-use a2g_fleet::{
-    Added, Change, FleetError, FoundState, NewPending, PendingIntent, RunsAt, WaitsFor, is_too_large,
-};
+use a2g_fleet::{Added, Change, FleetError, FoundState, NewPending, PendingIntent, RunsAt, WaitsFor};
 use a2g_intent::{StoredWait, Wait};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName};

@@ -28,9 +28,8 @@ use crate::run::open_intents::ActiveRun;
 use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{Engine, LoadedCatalog, Membership, RunEventSink};
-use a2g_fleet::{
-    CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest, is_too_large,
-};
+pub(super) use a2g_fleet::is_too_large;
+use a2g_fleet::{CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest};
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::{spawn, timer_now};
