@@ -431,6 +431,7 @@ fn only_the_listed_files_of_the_pipeline_know_the_fleet() {
         "run/engine/passing/waiting_nodes.rs",
         "run/engine/stored_calls.rs",
         "run/fleet.rs",
+        "run/message_size.rs",
         "run/orders.rs",
         "run/pending/decide.rs",
         "run/pending/follow.rs",

@@ -1,11 +1,11 @@
 //! Checks a tool in the form in which its author has it, and installs it into a catalogue.
 
-use super::code::{read_own_file, read_regular_file};
+use super::code::read_regular_file;
 use super::definition::{Place, WAITING_FOLDER};
 use super::manifest::{FILE, ToolManifest};
 use super::package::Package;
 use super::tools_folder::ToolsFolder;
-use super::trust::{PackageFiles, check_rollback, check_trust};
+use super::trust::{PackageFiles, SIGNATURES_FILE, check_rollback, check_trust};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, Definitions, Installation, MAX_MODULE_BYTES, ModuleFacts,
     Opened, Tool, ToolBuilder, Update, assemble, load_or_build, open_tool,
@@ -15,11 +15,6 @@ use a2g_types::ident::ToolName;
 use a2g_types::quantity::MemoryLimit;
 use a2g_types::tool::{Contract, Digest};
 use std::path::Path;
-
-/// The file of a package's signatures in a tool's folder.
-const SIGNATURES_FILE: &str = "signatures.json";
-/// The maximum size of that file, in bytes.
-pub const MAX_SIGNATURES_BYTES: u64 = 64 << 10;
 
 /// A tool that could be installed.
 #[derive(Debug)]
@@ -233,15 +228,6 @@ impl Installer<'_> {
         }
         Ok(())
     }
-}
-
-/// Reads the signatures of a folder's package; `None` if there are none.
-pub(super) fn read_signatures(folder: &Path) -> Result<Option<Vec<u8>>, CatalogError> {
-    let path = folder.join(SIGNATURES_FILE);
-    if path.symlink_metadata().is_err() {
-        return Ok(None);
-    }
-    read_own_file(&path, MAX_SIGNATURES_BYTES).map(Some)
 }
 
 /// Refuses a module that starts with more memory than its author declares, because no run of it can start.

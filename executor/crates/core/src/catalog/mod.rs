@@ -42,7 +42,7 @@ pub use definition::{
 };
 pub use example::{Example, Expected};
 pub use facts::ModuleFacts;
-pub use install::{BareModule, CheckedTool, Installer, MAX_SIGNATURES_BYTES, check, check_bare};
+pub use install::{BareModule, CheckedTool, Installer, check, check_bare};
 pub use manifest::{ManifestError, ToolManifest};
 pub use package::{
     CONFIG_TYPE, MANIFEST_TYPE, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, MODULE_TYPE, Package, PackageError,
@@ -53,6 +53,7 @@ pub use reference::{
 };
 pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
 pub use signed::{SignedFolder, package_folder, sign};
+pub use trust::MAX_SIGNATURES_BYTES;
 pub use trust::find_installed_package;
 
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};

@@ -1,8 +1,7 @@
 //! Checks of signatures and versions if `[catalog.trust]` requires signatures. Both run before a module is compiled or
 //! loaded.
 
-use super::code::read_regular_file;
-use super::install::read_signatures;
+use super::code::{read_own_file, read_regular_file};
 use super::manifest::{FILE, ToolManifest};
 use super::package::{Package, read_arguments, read_readme};
 use super::{CatalogError, MAX_MODULE_BYTES};
@@ -11,6 +10,11 @@ use a2g_types::ident::{ToolName, excerpt};
 use a2g_types::tool::Digest;
 use semver::Version;
 use std::path::Path;
+
+/// The file of a package's signatures in a tool's folder.
+pub(super) const SIGNATURES_FILE: &str = "signatures.json";
+/// The maximum size of that file, in bytes.
+pub const MAX_SIGNATURES_BYTES: u64 = 64 << 10;
 
 /// The package in a tool's folder, with its README and signatures. The files are read once, so the verified bytes are
 /// the installed ones.
@@ -130,4 +134,13 @@ pub(super) fn check_rollback(
         }),
         (Ok(_), Ok(_)) | (Ok(_) | Err(_), Err(_)) => Ok(()),
     }
+}
+
+/// Reads the signatures of a folder's package; `None` if there are none.
+fn read_signatures(folder: &Path) -> Result<Option<Vec<u8>>, CatalogError> {
+    let path = folder.join(SIGNATURES_FILE);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    read_own_file(&path, MAX_SIGNATURES_BYTES).map(Some)
 }

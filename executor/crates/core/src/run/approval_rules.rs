@@ -4,7 +4,7 @@
 //! Without a fleet, everybody has to approve again after a restart. Nobody's approval counts twice, and nobody who may act
 //! for the intent's agent can approve.
 
-use super::preview::DecisionBasis;
+use super::decision_basis::DecisionBasis;
 use a2g_govern::DecisionAuthor;
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::ToolName;

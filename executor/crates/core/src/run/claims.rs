@@ -1,12 +1,14 @@
 //! The claims of intents: what is checked and reserved for a call before its run, the record of its start, and what a repeat
 //! of a claimed call finds.
 
+use super::engine::checks::NO_MEMORY;
 use super::engine::passing::{Passing, TakenCall};
 use super::faults::{busy_fault, intent_conflict_fault, receipt_pending_fault, stop_fault};
 use super::fleet::{CallIdentity, Node, StartOutcome};
 use super::open_intents::{ActiveRun, OpenIntents};
 use super::output::ExpectedOutput;
 use super::policies::Policies;
+use super::reserved_claim::ReservedClaim;
 use super::slots::{CapacityError, Place, Slots};
 use super::wait_records::denial_fault;
 use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
@@ -28,18 +30,6 @@ use tokio::sync::{Semaphore, watch};
 
 /// The time in which another node may take a call from a full queue.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The message for a call or a request for a stored receipt when the memory budget is used up.
-pub(super) const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_memory_mb`) with pending messages, unread \
-                         results and expected output: send the request again later";
-
-/// The result of [`Claims::reserve_and_claim`].
-pub(super) enum ReservedClaim {
-    /// The intent is new in this process. It has the place, and is registered.
-    New(Place, ActiveRun),
-    /// The intent was claimed before.
-    Known(KnownIntent),
-}
-
 /// The result of claiming an admitted call.
 pub(super) enum ClaimOutcome {
     /// The intent is claimed, and this call runs it.

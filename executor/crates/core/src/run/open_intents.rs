@@ -6,7 +6,7 @@
 use super::approval_rules::PartialApproval;
 use super::engine::nested::NestedCalls;
 use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
-use super::pending::is_too_large;
+use super::message_size::is_too_large;
 use super::{AgentFilter, RunIdentity};
 use a2g_govern::Escalated;
 use a2g_intent::{

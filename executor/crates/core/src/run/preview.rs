@@ -6,6 +6,7 @@
 
 use super::approval_rules::{self, ApprovalBar, PartialApproval};
 use super::current_catalog::CurrentCatalog;
+use super::decision_basis::DecisionBasis;
 use super::open_intents::{Kept, OpenIntents};
 use super::policies::Policies;
 use super::{AgentFilter, ExecutorSettings, Parts};
@@ -20,7 +21,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::Bound;
 use a2g_types::node::NodeName;
 use a2g_types::outcome::HostRule;
-use a2g_types::tool::{Descriptor, Digest};
+use a2g_types::tool::Descriptor;
 use a2g_types::verdict::{Directive, Manifest, RiskLevel, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,74 +63,6 @@ pub(super) fn summarize(grant: &Grant) -> GrantSummary {
             max_parallel: calls.max_parallel(),
             max_depth: calls.max_depth(),
         }),
-    }
-}
-
-/// The SHA-256 of what a decision depends on: the call, its wait, the tool, the verdict, the approvals so far and the
-/// grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecisionBasis(Digest);
-
-impl DecisionBasis {
-    /// Parses the text of a basis, as [`Self::to_string`] writes it.
-    ///
-    /// # Errors
-    /// If the text is not 64 hexadecimal digits.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
-        Digest::parse(text).map(Self)
-    }
-
-    /// The bytes of the hash.
-    pub(super) fn hash(self) -> [u8; 32] {
-        self.0.0
-    }
-
-    pub(super) fn from_hash(hash: [u8; 32]) -> Self {
-        Self(Digest(hash))
-    }
-
-    fn compute(
-        escalated: &Escalated,
-        wait: WaitId,
-        descriptor: Option<&Descriptor>,
-        approved_by: &[String],
-        grant: &Result<GrantSummary, Fault>,
-    ) -> Self {
-        let call = escalated.call();
-        let verdict = escalated.verdict();
-        // The fields that are left out are not shown, change nothing in what runs, or have their effect in the grant.
-        // The debug format of a value that is hashed has all of its fields.
-        let Call {
-            door,
-            agent,
-            intent,
-            is_new: _,
-            tool,
-            arguments,
-            context: _,
-            caller_timeout: _,
-            priority: _,
-            charge: _,
-            parent,
-            caller_tools: _,
-        } = call;
-        let arguments = serde_json::Value::Object(arguments.clone());
-        // The schemas and the contract are not shown, and the declared capabilities take effect in the grant.
-        let shown_tool = descriptor.map(|Descriptor { digest, version, title, description, .. }| {
-            (digest, version, title, description)
-        });
-        // If a person withdraws an intent and it is sent again, it is in a new wait.
-        let wait = wait.number();
-        let shown = format!(
-            "{intent} {wait} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
-        );
-        Self(Digest::compute(shown.as_bytes()))
-    }
-}
-
-impl std::fmt::Display for DecisionBasis {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -360,6 +293,7 @@ pub(super) fn changed_fault() -> Fault {
 pub(super) mod tests {
     use super::*;
     use a2g_types::limit::{Access, Layer};
+    use a2g_types::tool::Digest;
     use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities};
     use serde_json::{Value, json};
 

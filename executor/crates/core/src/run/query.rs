@@ -2,7 +2,7 @@
 
 use super::compile_waits::CompileWaits;
 use super::current_catalog::CurrentCatalog;
-use super::engine::admission::check_memory;
+use super::engine::checks::check_memory;
 use super::engine::passing::Passing;
 use super::engine::stored_calls::StoredCalls;
 use super::fleet::{FleetDenial, Node};

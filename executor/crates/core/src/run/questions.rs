@@ -11,7 +11,7 @@
 //! A decision is a compare-and-set on what the person was shown, so a copy of an earlier question decides nothing.
 
 use super::Membership;
-use super::engine::admission::check_tool_arguments;
+use super::engine::checks::check_tool_arguments;
 use super::faults::{NodeFault, busy_fault};
 use super::fleet::{Fleet, Node, subscribe};
 use a2g_fleet::Question;

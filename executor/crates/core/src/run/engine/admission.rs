@@ -1,11 +1,11 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
-use super::passing::{is_too_large, too_large_fault};
-use crate::catalog::{Catalog, CatalogEntry, QuickCheck};
-use crate::run::claims::NO_MEMORY;
+use super::checks::{check_arguments, check_memory};
+use crate::catalog::{Catalog, CatalogEntry};
 use crate::run::current_catalog::PREPARING_RETRY_MS;
 use crate::run::faults::{busy_fault, lifted_stop_fault};
 use crate::run::fleet::CallIdentity;
+use crate::run::message_size::{is_too_large, too_large_fault};
 use crate::run::questions::ToolAnswer;
 use crate::run::trace::Stopwatch;
 use crate::run::waits::Held;
@@ -18,13 +18,10 @@ use a2g_journal::{IntentSummary, KnownIntent};
 use a2g_runtime::aside::run_large;
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{ToolName, excerpt};
-use a2g_types::memory;
 use a2g_types::outcome::{AbortReason, End, Progress, Receipt};
 use a2g_types::quantity::Timeout;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::{Decision, Proof, Verdict};
-use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -32,8 +29,6 @@ use tracing::Instrument as _;
 
 /// The interval between two reports of a call that waits for the compilation of its tool.
 const COMPILE_PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
-/// Maximum number of a tool's arguments that a message names.
-const MAX_SHOWN_NAMES: usize = 12;
 
 /// The location of a call's tool.
 pub(in crate::run) enum ToolLocation {
@@ -468,15 +463,6 @@ fn charged_to(call: &Call) -> (Box<str>, u64) {
     (call.charge.owner().unwrap_or(call.agent.as_str()).into(), call.charge.bytes())
 }
 
-/// The end of a message about a name that is missing or wrong: the tool's own names. Empty if its schema has none.
-fn argument_names(loaded: &LoadedCatalog, tool: &ToolName) -> String {
-    let schema = loaded.usable_tool(tool).map(|tool| &tool.descriptor.arguments_schema);
-    let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
-    let names = properties.into_iter().flatten().take(MAX_SHOWN_NAMES);
-    let names = names.map(|(name, _)| format!("`{}`", excerpt(name))).collect::<Vec<_>>();
-    if names.is_empty() { String::new() } else { format!("; its arguments are {}", names.join(", ")) }
-}
-
 /// Removes the member `parent` from the context of a call from outside: only the executor says which run makes a call.
 fn without_parent_context(mut call: Call) -> Call {
     if call.parent.is_none()
@@ -512,52 +498,4 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::Crashed(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }
-}
-
-/// Refuses a request if the memory budget is used up: answering may load a stored receipt.
-pub(in crate::run) fn check_memory() -> Result<(), Fault> {
-    if memory::has_room(0) {
-        return Ok(());
-    }
-    Err(busy_fault(NO_MEMORY))
-}
-
-/// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent
-/// learns nothing about the schema.
-pub(in crate::run) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
-    check_tool_arguments(loaded, &call.tool, call.arguments.clone()).await
-}
-
-/// As [`check_arguments`], for the arguments alone.
-pub(in crate::run) async fn check_tool_arguments(
-    loaded: &Arc<LoadedCatalog>,
-    name: &ToolName,
-    arguments: Map<String, Value>,
-) -> Result<(), Fault> {
-    let Some(tool) = loaded.usable_tool(name) else { return Ok(()) };
-    let arguments = Value::Object(arguments);
-    let result = match tool.schema.check_quickly(&arguments) {
-        QuickCheck::Done(result) => result,
-        QuickCheck::Unfinished => {
-            let loaded = Arc::clone(loaded);
-            let name = name.clone();
-            let check = move || {
-                let tool = loaded.usable_tool(&name);
-                tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
-            };
-            let result = tokio::task::spawn_blocking(check).await;
-            result.map_err(|error| Fault::Internal(format!("the check of the arguments failed: {error}")))?
-        }
-    };
-    result.map_err(|violation| {
-        // A name that is missing or wrong: the right ones are in the schema.
-        let names = if violation.pointer.is_empty() { argument_names(loaded, name) } else { String::new() };
-        let argument = violation.pointer.strip_prefix('/');
-        let argument = argument.map_or_else(String::new, |argument| format!("`{}`: ", excerpt(argument)));
-        let message = format!(
-            "the arguments do not match the schema of `{name}`: {argument}{}{names}",
-            violation.message
-        );
-        Fault::invalid(format!("/arguments{}", violation.pointer), message)
-    })
 }

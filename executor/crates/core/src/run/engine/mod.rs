@@ -1,6 +1,7 @@
 //! The part that runs calls.
 
 pub(super) mod admission;
+pub(super) mod checks;
 mod execution;
 pub(super) mod nested;
 pub(super) mod passing;

@@ -10,7 +10,7 @@
 //! The claim of a run and the denial exclude each other, so a call that was cancelled or refused runs at no node, and a
 //! caller is told only what is so at all of them.
 
-use super::admission::check_memory;
+use super::checks::check_memory;
 use super::passing::{Passing, node_text};
 use crate::run::due_ends::DueEnds;
 use crate::run::faults::busy_fault;

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::run::claims::{ClaimOutcome, ClaimedRun};
-use crate::run::engine::admission::check_arguments;
+use crate::run::engine::checks::check_arguments;
 use crate::run::events::RunEventSink;
 use crate::run::faults::{busy_fault, intent_conflict_fault};
 use crate::run::open_intents::Kept;

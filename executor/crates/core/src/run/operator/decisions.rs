@@ -6,9 +6,10 @@
 use super::approved_runs::{NotClaimed, is_withdrawal};
 use crate::run::approval_rules::{self, ApprovalBar, PartialApproval};
 use crate::run::claims::ClaimedRun;
+use crate::run::decision_basis::DecisionBasis;
 use crate::run::fleet::FleetDenial;
 use crate::run::pending::PendingIntent;
-use crate::run::preview::{DecisionBasis, changed_fault};
+use crate::run::preview::changed_fault;
 use crate::run::wait_records::new_decision;
 use crate::run::waits::not_waiting_fault;
 use crate::run::{Operator, trace};

@@ -1,9 +1,10 @@
 //! What this node has read of the pending intents, and the looks at those that have changed.
 
 use super::stored_approval::read_partial_approval;
-use super::{Pending, RUN_ELSEWHERE, WIDER_THAN_SHOWN, WaitingCall, is_too_large, read_call};
+use super::{Pending, RUN_ELSEWHERE, WIDER_THAN_SHOWN, WaitingCall, read_call};
 use crate::run::approval_rules::PartialApproval;
 use crate::run::fleet::{Fleet, FleetDenial};
+use crate::run::message_size::is_too_large;
 use crate::run::open_intents::{Kept, is_same_call, wait_of};
 use crate::run::wait_records::EndOfWait;
 use crate::run::waits::{EXPIRED_UNDECIDED, EXPIRED_UNRUN, not_waiting_fault};

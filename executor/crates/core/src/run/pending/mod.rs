@@ -14,7 +14,7 @@ mod decide;
 mod follow;
 mod stored_approval;
 
-pub(super) use a2g_fleet::{PendingIntent, is_too_large};
+pub(super) use a2g_fleet::PendingIntent;
 pub(super) use decide::QueuedDenial;
 pub(super) use follow::ReadState;
 

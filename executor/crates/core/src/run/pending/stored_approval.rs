@@ -1,7 +1,7 @@
 //! An approval, as the fleet stores it.
 
 use crate::run::approval_rules::PartialApproval;
-use crate::run::preview::DecisionBasis;
+use crate::run::decision_basis::DecisionBasis;
 use a2g_govern::Callers;
 use a2g_journal::Approval;
 use a2g_types::fault::Fault;

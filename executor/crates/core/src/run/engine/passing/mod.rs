@@ -20,22 +20,21 @@ mod waiting_nodes;
 
 pub(in crate::run) use waiting_nodes::AVOID_TIME;
 
-use super::admission::{check_arguments, check_memory};
-use crate::run::claims::ReservedClaim;
+use super::checks::{check_arguments, check_memory};
 use crate::run::faults::{NodeFault, busy_fault, lifted_stop_fault, receipt_pending_fault};
 use crate::run::fleet::{CallIdentity, FOLLOW_DELAYS, Fleet, FleetDenial, MAX_FAILED_REQUESTS, subscribe};
+use crate::run::message_size::{is_too_large, too_large_fault};
 use crate::run::open_intents::ActiveRun;
+use crate::run::reserved_claim::ReservedClaim;
 use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{Engine, LoadedCatalog, Membership, RunEventSink};
-pub(super) use a2g_fleet::is_too_large;
-use a2g_fleet::{CallSelection, EventMessages, FoundClaim, FoundState, MAX_MESSAGE_BYTES, TakeRequest};
+use a2g_fleet::{CallSelection, EventMessages, FoundClaim, FoundState, TakeRequest};
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
 use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::{Call, Priority};
 use a2g_types::fault::Fault;
-use a2g_types::ident::ToolName;
 use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::tool::Digest;
@@ -629,16 +628,6 @@ impl Membership {
 /// The text of a call for another node; `None` if it is too large for a message or may run only here.
 pub(in crate::run) fn node_text<L>(admitted: &Admitted<L>) -> Option<String> {
     admitted.to_node().ok().flatten().filter(|text| !is_too_large(text))
-}
-
-/// The fault for a call whose tool this node lacks, and which is too large for a message to another one.
-pub(super) fn too_large_fault(tool: &ToolName) -> Fault {
-    let message = format!(
-        "this node of the fleet does not have the tool `{tool}`, and the call and its verdict need a message of more than \
-         {} KiB, the fixed maximum: install the tool here, or send the call to a node that has it",
-        MAX_MESSAGE_BYTES >> 10
-    );
-    Fault::ToolUnavailable { tool: tool.clone(), message }
 }
 
 async fn reply(fleet: &Fleet, request: TakeRequest, call: Option<CallMessage>) {
