@@ -156,9 +156,7 @@ impl Pending {
         let Some(stored) = self.refresh(intent).await? else { return Ok(None) };
         Ok(match read_call(&stored) {
             Some(WaitingCall::Escalated(escalated)) if escalated.is_in_time(self.node.now()) => {
-                let is_approved = stored.is_approved(stored.number());
-                let state = if is_approved { IntentState::Queued } else { IntentState::Escalated };
-                Some((escalated.call().clone(), state))
+                Some((escalated.call().clone(), IntentState::Escalated))
             }
             Some(WaitingCall::Queued(call)) => Some((*call, IntentState::Queued)),
             Some(WaitingCall::Escalated(_)) | None => None,
