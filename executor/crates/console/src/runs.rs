@@ -99,7 +99,7 @@ pub(super) async fn find_page_here(
     make_page_here(console, signed_in, intent, IfElsewhere::LeftOut).await
 }
 
-/// What becomes of the records of an intent of which another node has more.
+/// The place of the records of an intent of which another node has more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IfElsewhere {
     Shown,

@@ -1,4 +1,4 @@
-//! What a decision depends on, as one hash.
+//! The hash of all that a decision depends on.
 
 use a2g_govern::Escalated;
 use a2g_intent::WaitId;

@@ -1,4 +1,4 @@
-//! What the fleet stores of the waits, as this process follows it.
+//! The stored waits of the fleet, as this process follows them.
 
 use super::wait::{Phase, Wait, WaitId};
 use super::{Changes, HeldCall, Waits};
@@ -6,7 +6,7 @@ use crate::content::Content;
 use a2g_types::ident::IntentId;
 use a2g_types::node::NodeName;
 
-/// What the fleet stores of the wait of an intent.
+/// The stored wait of an intent in the fleet.
 #[derive(Debug)]
 pub struct StoredWait<C: Content> {
     /// The wait, as it began.

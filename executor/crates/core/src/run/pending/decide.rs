@@ -1,4 +1,4 @@
-//! What this node decides on pending intents, and what it runs of what was decided.
+//! The decisions of this node on pending intents, and the decided intents that it runs.
 
 use super::stored_approval::{read_approval, write_approval, write_partial_approval};
 use super::{Pending, WaitingCall, read_call};

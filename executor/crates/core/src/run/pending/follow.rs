@@ -1,4 +1,4 @@
-//! What this node has read of the pending intents, and the looks at those that have changed.
+//! The pending intents that this node has read, and the looks at those that have changed.
 
 use super::stored_approval::read_partial_approval;
 use super::{Pending, RUN_ELSEWHERE, WIDER_THAN_SHOWN, WaitingCall, read_call};
@@ -38,7 +38,7 @@ pub(in crate::run) struct SlotWait {
     pub(in crate::run) tool: ToolName,
 }
 
-/// What this node has read, and has to read again.
+/// The state of reading: what is known, and what has to be read again.
 #[derive(Default)]
 pub(in crate::run) struct ReadState {
     /// The calls that wait for a slot.
