@@ -16,6 +16,7 @@ use crate::run::due_ends::DueEnds;
 use crate::run::faults::busy_fault;
 use crate::run::fleet::{CallIdentity, Fleet, FleetDenial, Node};
 use crate::run::open_intents::OpenIntents;
+use crate::run::pending::{WaitingCall, read_call};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{AgentFilter, Engine, Membership, Parts, RunEventSink};
 use a2g_fleet::{FleetError, NewPending, PendingIntent, RunsAt, WaitsFor};
@@ -380,23 +381,18 @@ impl Membership {
     }
 
     fn run_left_call(self: &Arc<Self>, stored: &PendingIntent) {
-        let passed = stored.call();
-        let from = stored.node();
-        let (call, verdict) = match VerifiedVerdict::from_node(&passed) {
-            Ok(call) => call,
-            Err(error) => {
-                return tracing::debug!(%from, %error, "this version cannot read the call of a lost node");
-            }
-        };
+        let Some(WaitingCall::Queued(queued)) = read_call(stored) else { return };
+        let (call, verdict) = *queued;
         if !self.stored_calls.add(&call) {
             return;
         }
         let span = trace::intent_span(&IntentSummary::from_call(&call), call.door);
+        let from = stored.node();
         span.in_scope(|| tracing::info!(%from, "the call waited at a lost node, and waits here now"));
         let member = Arc::clone(self);
+        let asked_governor = stored.call().has_asked_governor();
         let run = async move {
             let sink = RunEventSink::none();
-            let asked_governor = passed.has_asked_governor();
             if let Err(fault) = member.engine.run_stored_call(call, verdict, asked_governor, sink).await {
                 tracing::warn!(?fault, "the call of a lost node has not run");
             }

@@ -151,11 +151,9 @@ impl Pending {
         let Some(stored) = read.filter(|_| !self.due_ends.contains(intent)) else {
             return Ok(QueuedDenial::NotPending);
         };
-        let call = match read_call(&stored) {
-            Some(WaitingCall::Queued(call)) if filter(&call.agent) => call,
-            Some(_) | None => return Ok(QueuedDenial::Kept),
-        };
-        if !self.node.withdraw_in_fleet(fleet, &call, reason).await? {
+        let Some(WaitingCall::Queued(queued)) = read_call(&stored) else { return Ok(QueuedDenial::Kept) };
+        let call = &queued.0;
+        if !filter(&call.agent) || !self.node.withdraw_in_fleet(fleet, call, reason).await? {
             return Ok(QueuedDenial::Kept);
         }
         self.due_ends.note_removal(intent);

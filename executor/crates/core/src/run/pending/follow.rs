@@ -179,8 +179,8 @@ impl Pending {
         let intent = stored.intent;
         let is_own = stored.node() == fleet.member.node();
         let escalated = match read_call(stored) {
-            Some(WaitingCall::Queued(call)) => {
-                let wait = SlotWait { home: stored.node().clone(), tool: call.tool };
+            Some(WaitingCall::Queued(queued)) => {
+                let wait = SlotWait { home: stored.node().clone(), tool: queued.0.tool };
                 self.read.slot_waits.lock().insert(intent, wait);
                 return;
             }

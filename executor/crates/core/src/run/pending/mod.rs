@@ -59,19 +59,17 @@ pub fn has_run_elsewhere(record: &RunRecord) -> bool {
 }
 
 /// The call of a pending intent.
-enum WaitingCall {
-    /// It waits for a slot.
-    Queued(Box<Call>),
+pub(super) enum WaitingCall {
+    /// It waits for a slot, with its verdict.
+    Queued(Box<(Call, VerifiedVerdict)>),
     /// It waits for a person.
     Escalated(Box<Escalated>),
 }
 
 /// Reads the call of a pending intent; `None` if another version wrote it.
-fn read_call(stored: &PendingIntent) -> Option<WaitingCall> {
+pub(super) fn read_call(stored: &PendingIntent) -> Option<WaitingCall> {
     let read = match stored.waits_for() {
-        WaitsFor::Slot => {
-            VerifiedVerdict::from_node(&stored.call()).map(|(call, _)| WaitingCall::Queued(Box::new(call)))
-        }
+        WaitsFor::Slot => VerifiedVerdict::from_node(&stored.call()).map(Box::new).map(WaitingCall::Queued),
         WaitsFor::Person => Escalated::from_node(&stored.call()).map(Box::new).map(WaitingCall::Escalated),
     };
     read.inspect_err(
@@ -158,7 +156,7 @@ impl Pending {
             Some(WaitingCall::Escalated(escalated)) if escalated.is_in_time(self.node.now()) => {
                 Some((escalated.call().clone(), IntentState::Escalated))
             }
-            Some(WaitingCall::Queued(call)) => Some((*call, IntentState::Queued)),
+            Some(WaitingCall::Queued(queued)) => Some((queued.0, IntentState::Queued)),
             Some(WaitingCall::Escalated(_)) | None => None,
         })
     }
