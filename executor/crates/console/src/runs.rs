@@ -70,7 +70,8 @@ pub(super) async fn show(
     }
 }
 
-/// The page of an intent from what the fleet has of it; `None` for an intent that no node has claimed.
+/// The page of an intent from what the fleet has of it, and the records that this node has; `None` for an intent that no
+/// node has claimed and nobody has approved.
 async fn find_page_in_fleet(
     console: &ConsoleState,
     signed_in: &SignedIn,
@@ -81,7 +82,10 @@ async fn find_page_in_fleet(
             let so_far = RunSoFar { calls: &[], said: None };
             let place = ProofPlace { intent, node: None, journal: None };
             let viewer = signed_in.viewer(console);
-            let body = run_body(viewer, place, agent.as_str(), Some(&state), None, None, so_far);
+            let record = console.executor.queries.run_record(intent).await.unwrap_or_default();
+            // Another agent may have used the id before.
+            let record = record.filter(|record| record.agent == agent.as_str());
+            let body = run_body(viewer, place, agent.as_str(), Some(&state), record.as_ref(), None, so_far);
             Some(signed_in.viewer(console).page("Run", &body))
         }
         Ok(_) => None,
@@ -121,7 +125,9 @@ async fn make_page_here(
         Err(fault) => return Some(fault_page(&fault)),
     };
     let is_left_out = if_elsewhere == IfElsewhere::LeftOut;
-    if is_left_out && state.is_none() && record.as_ref().is_some_and(has_run_elsewhere) {
+    let is_elsewhere =
+        console.executor.queries.is_decided(intent) || record.as_ref().is_some_and(has_run_elsewhere);
+    if is_left_out && state.is_none() && is_elsewhere {
         return None;
     }
     // The node at which it arrived has its records.

@@ -304,7 +304,9 @@ fn the_governor_of_a_node_decides_on_what_another_one_runs() {
         result(
             &governor.rpc("g2a/directive", &json!({ "intent_id": id["intent_id"], "decision": decision })),
         );
-        eventually("it is decided", || (nodes.state(full, &id) != "escalated").then_some(()));
+        eventually("it is decided, and claimed", || {
+            (!["escalated", "queued"].contains(&&*nodes.state(full, &id))).then_some(())
+        });
         let repeat = ask(bare, &nodes.agent, "a2g/intent", &call);
         match decision {
             "APPROVED" => assert_eq!(result(&repeat)["report"]["status"], "SUCCESS", "{repeat}"),

@@ -147,6 +147,15 @@ fn an_approved_intent_runs_although_the_node_of_its_approver_is_lost() {
     let blocking = std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/execute", &call));
     two.wait_at_the_gate(1);
     assert_eq!(result(&decide(&two, &approver, &waits, "APPROVED"))["accepted"], true);
+    wait_until(&two, &agent, &waits, "queued");
+    assert_eq!(state(&one, &agent, &waits), "queued", "it waits for a slot, and for no person");
+    let person = console::Client::with_token(&one, &approver);
+    let intent = waits["intent_id"].as_str().expect("an id");
+    assert!(!person.get("/console/inbox").1.contains(intent));
+    eventually("the page is that of the node with the queue", || {
+        let page = person.get(&format!("/console/runs/{intent}")).1;
+        (page.contains("QUEUED") && page.contains("<dd>two</dd>")).then_some(())
+    });
     assert_eq!(one.file("waits"), None);
     let home = two.kill();
     drop(blocking.join());
@@ -237,7 +246,11 @@ fn an_intent_that_is_approved_where_its_tool_is_missing_runs_at_the_next_node_th
     assert_eq!(result(&ask(&bare, &other, "a2g/cancel", &cancelled_id))["cancelled"], false);
     assert_eq!(result(&ask(&bare, &agent, "a2g/cancel", &cancelled_id))["cancelled"], true);
     assert_eq!(result(&decide(&bare, &approver, &id, "APPROVED"))["accepted"], true);
-    assert_eq!(state(&bare, &agent, &id), "escalated", "no node can run it yet");
+    // No node can run it yet.
+    wait_until(&bare, &agent, &id, "queued");
+    let person = console::Client::with_token(&bare, &approver);
+    let shown = person.get(&format!("/console/runs/{}", id["intent_id"].as_str().expect("an id"))).1;
+    assert!(shown.contains("QUEUED") && shown.contains("Timeline"), "{shown}");
     let full = Executor::start(list.of(fleet.options("three")));
     wait_until(&bare, &agent, &id, "finished");
     assert_eq!((full.file("moved").as_deref(), full.file("cancelled")), (Some(ESCALATES), None));

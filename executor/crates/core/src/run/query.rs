@@ -384,14 +384,10 @@ impl Queries {
         {
             tracing::debug!(%intent, ?fault, "the state of an intent may be old");
         }
-        let now = self.clock.now();
-        let visible = self.intents.read(|intents| {
-            let agent = intents.waits.visible_call(intent, now)?.call().agent.clone();
-            // The claim says what becomes of a decided one.
-            intents.waits.get(intent).is_some_and(|wait| !wait.is_decided()).then_some(agent)
-        });
-        if let Some(agent) = visible {
-            return Ok(Some((agent, IntentState::Escalated)));
+        // The claim says what becomes of a claimed or a decided one.
+        let unclaimed = self.held_state(intent, |wait| !wait.is_claimed() && !wait.is_decided());
+        if unclaimed.is_some() {
+            return Ok(unclaimed);
         }
         if let Some(agent) = self.compile_waits.agent_of(intent) {
             return Ok(Some((agent, IntentState::Queued)));
@@ -404,7 +400,7 @@ impl Queries {
         Ok(state.or_else(|| self.held_state(intent, |wait| !wait.is_decided())))
     }
 
-    /// The state of an intent that is held here and selected.
+    /// The state of an intent that is held here and selected. One that is approved waits to run.
     fn held_state(
         &self,
         intent: IntentId,
@@ -413,7 +409,8 @@ impl Queries {
         let now = self.clock.now();
         self.intents.read(|intents| {
             let wait = intents.waits.get(intent).filter(|wait| is_selected(wait) && wait.is_in_time(now))?;
-            Some((wait.call().call().agent.clone(), IntentState::Escalated))
+            let state = if wait.awaits_decision() { IntentState::Escalated } else { IntentState::Queued };
+            Some((wait.call().call().agent.clone(), state))
         })
     }
 
@@ -427,8 +424,18 @@ impl Queries {
         }
         let found = self.node.find_stage_in_fleet(intent).await?;
         let claimed = found.and_then(|(agent, stage)| Some((agent, IntentState::from_stage(stage)?)));
+        if claimed.is_some() || !self.is_decided(intent) {
+            return Ok(claimed);
+        }
         // Somebody has decided, and nothing has the claim yet.
-        Ok(claimed.or_else(|| self.held_state(intent, Wait::is_decided)))
+        let pending = self.pending.find_call(intent).await?;
+        Ok(pending.map(|(call, state)| (call.agent, state)))
+    }
+
+    /// Returns `true` if the fleet stores a decision on an intent, and no task of this process acts on it.
+    #[must_use]
+    pub fn is_decided(&self, intent: IntentId) -> bool {
+        self.intents.read(|intents| intents.waits.get(intent).is_some_and(Wait::is_decided))
     }
 
     /// As [`Self::status`], also of an intent that has begun to wait just now, or waits for a slot at another node of the

@@ -161,6 +161,12 @@ impl<C: Content> Wait<C> {
         matches!(self.phase, Phase::Approved(_))
     }
 
+    /// Returns `true` if the intent is approved and claimed here.
+    #[must_use]
+    pub fn is_claimed(&self) -> bool {
+        matches!(self.phase, Phase::Claimed)
+    }
+
     /// Returns `true` if no task of this process decides on the intent or runs it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -207,10 +213,6 @@ impl<C: Content> Wait<C> {
 
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self.phase, Phase::Undecided)
-    }
-
-    pub(super) fn is_claimed(&self) -> bool {
-        matches!(self.phase, Phase::Claimed)
     }
 }
 

@@ -27,7 +27,7 @@ use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::policies::Policies;
 use super::waits::{Held, Waits};
-use a2g_fleet::{FleetError, WaitsFor};
+use a2g_fleet::{Decision, FleetError, WaitsFor};
 use a2g_govern::{Escalated, VerifiedVerdict};
 use a2g_intent::Wait;
 use a2g_journal::RunRecord;
@@ -154,7 +154,11 @@ impl Pending {
         let Some(stored) = self.refresh(intent).await? else { return Ok(None) };
         Ok(match read_call(&stored) {
             Some(WaitingCall::Escalated(escalated)) if escalated.is_in_time(self.node.now()) => {
-                Some((escalated.call().clone(), IntentState::Escalated))
+                let state = match stored.decision() {
+                    Some(Decision::Approved { .. }) => IntentState::Queued,
+                    Some(Decision::Denied { .. }) | None => IntentState::Escalated,
+                };
+                Some((escalated.call().clone(), state))
             }
             Some(WaitingCall::Queued(queued)) => Some((queued.0, IntentState::Queued)),
             Some(WaitingCall::Escalated(_)) | None => None,
