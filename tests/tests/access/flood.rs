@@ -78,6 +78,35 @@ fn assert_nothing_ran(executor: &Executor) {
     assert!(executor.reports().is_empty());
 }
 
+/// A call takes its place among those that wait before it is written.
+#[test]
+fn no_more_calls_of_a_burst_wait_for_a_person_than_may() {
+    let executor = Executor::start(Options::new());
+    let address = executor.address();
+    let calls = (0..400).map(|nth| {
+        let mut call = execute("write_file", write(&format!("{nth}"), "x"));
+        call["verdict"]["verdict"] = json!("ESCALATE");
+        call
+    });
+    let answers = std::thread::scope(|scope| {
+        let ask = |call: Value| {
+            scope.spawn(move || HttpClient::ask(address, "a2g/execute", &call).expect("an answer"))
+        };
+        let asking = calls.map(ask).collect::<Vec<_>>();
+        asking.into_iter().map(|asking| asking.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    let waits = |answer: &&Value| answer["error"]["data"]["blocked_by"] == "escalation_pending";
+    let (waiting, refused) = answers.iter().partition::<Vec<_>, _>(waits);
+    assert_eq!((waiting.len(), refused.len()), (250, 150));
+    for answer in refused {
+        let refusal = error(answer, -32003);
+        let message = refusal["message"].as_str().expect("a message");
+        assert!(message.starts_with("too many intents wait for a person"), "{message}");
+        assert_eq!(refusal["data"]["retry_after_ms"], 60_000, "{answer}");
+    }
+    executor.assert_workspace_is_empty("a burst");
+}
+
 fn flood(address: SocketAddr) {
     let call = call();
     let whole = post_request("/jsonrpc", &[], &call);
