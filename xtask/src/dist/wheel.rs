@@ -6,16 +6,17 @@
 //!
 //! The Python files are in `deploy/python`, beside the other files that only serve to install the program.
 
-use std::io::{Cursor, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 use fs_err as fs;
+use rawzip::{CompressionMethod, ZipArchiveWriter};
 use sha2::{Digest as _, Sha256};
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::Release;
 use super::files::{self, READABLE};
@@ -24,8 +25,6 @@ use super::server_json;
 const NAME: &str = "a2g_executor";
 /// The glibc that the program needs, as wheels call it.
 const PLATFORM: &str = "manylinux_2_28";
-/// miniz_oxide's slowest.
-const COMPRESSION_LEVEL: i64 = 9;
 /// Where the documents of the package are in the root, which have places of their own in a wheel.
 const DOCUMENTS: &str = "share/doc/a2g-executor/";
 
@@ -115,14 +114,14 @@ fn metadata(version: &str, readme: &str) -> String {
 
 /// A wheel that is being written.
 struct Wheel {
-    archive: ZipWriter<Cursor<Vec<u8>>>,
+    archive: ZipArchiveWriter<Vec<u8>>,
     /// The lines of RECORD: path, digest and size of each file.
     record: String,
 }
 
 impl Wheel {
     fn new() -> Self {
-        Self { archive: ZipWriter::new(Cursor::new(Vec::new())), record: String::new() }
+        Self { archive: ZipArchiveWriter::new(Vec::new()), record: String::new() }
     }
 
     fn add(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
@@ -134,21 +133,22 @@ impl Wheel {
     }
 
     fn write(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
-        let options = SimpleFileOptions::default()
-            .compression_method(CompressionMethod::Deflated)
-            .compression_level(Some(COMPRESSION_LEVEL))
-            // Installers do not use the time, and this one fits into any archive.
-            .last_modified_time(DateTime::DEFAULT)
-            .unix_permissions(mode);
-        self.archive.start_file(path, options)?;
-        Ok(self.archive.write_all(content)?)
+        // Without a time: installers do not use it, and the same files give the same archive.
+        let file = self.archive.new_file(path).compression_method(CompressionMethod::DEFLATE);
+        let (mut entry, config) = file.unix_permissions(mode).start()?;
+        let mut writer = config.wrap(DeflateEncoder::new(&mut entry, Compression::best()));
+        writer.write_all(content)?;
+        let (encoder, descriptor) = writer.finish()?;
+        encoder.finish()?;
+        entry.finish(descriptor)?;
+        Ok(())
     }
 
     /// Adds RECORD, which has a line without a digest for itself, and ends the archive.
     fn finish(mut self, record: &str) -> Result<Vec<u8>> {
         let text = format!("{}{record},,\n", self.record);
         self.write(record, READABLE, text.as_bytes())?;
-        Ok(self.archive.finish()?.into_inner())
+        Ok(self.archive.finish()?)
     }
 }
 
@@ -157,7 +157,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::io::Read as _;
 
-    use zip::ZipArchive;
+    use flate2::bufread::DeflateDecoder;
+    use rawzip::ZipArchive;
 
     use super::*;
     use crate::dist::tests::Sample;
@@ -169,15 +170,16 @@ mod tests {
         assert_eq!(path.file_name().unwrap(), "a2g_executor-0.1.0-py3-none-manylinux_2_28_x86_64.whl");
         let wheel = fs::read(&path).unwrap();
 
-        let mut archive = ZipArchive::new(Cursor::new(wheel.clone())).unwrap();
+        let archive = ZipArchive::from_slice(&wheel).unwrap();
         let mut contents = BTreeMap::new();
-        for index in 0..archive.len() {
-            let mut file = archive.by_index(index).unwrap();
-            let name = file.name().unwrap().into_owned();
-            let mode = file.unix_mode().unwrap() & 0o7777;
+        let mut entries = archive.entries();
+        while let Some(entry) = entries.next_entry().unwrap() {
+            let name = entry.file_path().try_normalize().unwrap().as_ref().to_owned();
+            let mode = entry.mode().permissions();
             assert_eq!(mode, if name.contains("/scripts/") { 0o755 } else { 0o644 }, "{name}");
+            let file = archive.get_entry(entry.wayfinder()).unwrap();
             let mut content = Vec::new();
-            file.read_to_end(&mut content).unwrap();
+            file.verifying_reader(DeflateDecoder::new(file.data())).read_to_end(&mut content).unwrap();
             contents.insert(name, content);
         }
         let data = "a2g_executor-0.1.0.data";
