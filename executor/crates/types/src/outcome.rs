@@ -266,8 +266,12 @@ pub struct RunMetrics {
     /// Bytes of result, logs and artifacts collected.
     pub output_bytes: u64,
     /// Peak resident memory of the run's process in bytes, as counted by the kernel. It includes the executor's own
-    /// memory in that process. `None` if the run had no process of its own.
+    /// memory in that process. `None` if the run had no process of its own, or if the process had served other runs and
+    /// the server could not reset the kernel's peak after them.
     pub peak_resident_bytes: Option<u64>,
+    /// The number of runs that the process had served before this one; 0 for a process of its own and for a thread of
+    /// the server.
+    pub earlier_runs: u32,
 }
 
 impl RunMetrics {
@@ -635,6 +639,7 @@ mod tests {
             peak_memory_bytes: BYTES_PER_MB + 1,
             output_bytes: 0,
             peak_resident_bytes: None,
+            earlier_runs: 0,
         };
         assert_eq!((metrics.memory_used_mb(), metrics.duration_ms()), (2, 2));
         assert!((metrics.cpu_percent() - 50.0).abs() < 0.1);

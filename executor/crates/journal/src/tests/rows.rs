@@ -187,6 +187,7 @@ fn full() -> Receipt {
             peak_memory_bytes: 1 << 20,
             output_bytes: 44,
             peak_resident_bytes: Some(1 << 24),
+            earlier_runs: 0,
         };
         full_usage(&mut receipt.outcome.usage);
     })

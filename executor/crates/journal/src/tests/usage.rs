@@ -31,6 +31,7 @@ fn nth_receipt(call: &Call, n: u64) -> Receipt {
         peak_memory_bytes: 1000 + n,
         output_bytes: 10 * n,
         peak_resident_bytes: None,
+        earlier_runs: 0,
     };
     let usage = &mut receipt.outcome.usage;
     usage.memory.value = MemoryLimit::from_mb(30 - n).unwrap();

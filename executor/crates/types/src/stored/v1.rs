@@ -288,6 +288,13 @@ struct Metrics {
     peak_memory_bytes: u64,
     output_bytes: u64,
     peak_resident_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    earlier_runs: u32,
+}
+
+/// `true` for the number that a record does not have.
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Serialize, Deserialize)]
@@ -705,6 +712,19 @@ mod tests {
 
     #[derive(Serialize, Deserialize)]
     struct Stored(#[serde(with = "Manifest")] verdict::Manifest);
+
+    #[test]
+    fn earlier_runs_are_stored_only_if_there_are_any() {
+        #[derive(Serialize, Deserialize)]
+        struct Stored(#[serde(with = "Metrics")] outcome::RunMetrics);
+
+        for (earlier_runs, stored) in [(0, false), (1, true), (u32::MAX, true)] {
+            let metrics = outcome::RunMetrics { earlier_runs, ..outcome::RunMetrics::default() };
+            let text = serde_json::to_string(&Stored(metrics)).unwrap();
+            assert_eq!(text.contains("earlier_runs"), stored, "{text}");
+            assert_eq!(serde_json::from_str::<Stored>(&text).unwrap().0, metrics);
+        }
+    }
 
     #[test]
     fn a_manifest_is_stored_with_limits_that_have_no_member_of_their_own() {
