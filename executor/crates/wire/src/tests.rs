@@ -41,6 +41,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                 peak_memory_bytes: BYTES_PER_MB + 1,
                 output_bytes: 44,
                 peak_resident_bytes: None,
+                earlier_runs: 0,
             },
             usage: Usage {
                 memory: Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict },

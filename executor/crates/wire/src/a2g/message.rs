@@ -26,6 +26,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Intent")]
@@ -254,16 +255,22 @@ pub(super) struct UsageMessage<'a> {
     pub(super) contacted_truncated: Option<bool>,
     pub(super) denied: Vec<DenialMessage<'a>>,
     pub(super) denied_truncated: bool,
-    /// The run's own process; absent when it had none.
+    /// The run's process; absent when it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<ProcessUsage>,
 }
 
-/// The memory of the run's process, as counted by the kernel. It includes the executor's own memory in that process.
+/// The run's process.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Process")]
 pub(super) struct ProcessUsage {
-    pub(super) peak_resident_mb: u64,
+    /// Its peak memory during the run, as counted by the kernel, with the executor's own memory in that process; absent
+    /// when the process had served other runs and the kernel's peak could not be reset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peak_resident_mb: Option<u64>,
+    /// The number of runs that the process had served before; absent when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) earlier_runs: Option<NonZeroU32>,
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -6,6 +6,7 @@ use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, Layer};
 use a2g_types::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// The serialised form of the usage.
@@ -43,10 +44,15 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
-        process: metrics
-            .peak_resident_bytes
-            .map(|bytes| message::ProcessUsage { peak_resident_mb: bytes.div_ceil(BYTES_PER_MB) }),
+        process: process_usage(metrics),
     }
+}
+
+fn process_usage(metrics: &RunMetrics) -> Option<message::ProcessUsage> {
+    let peak_resident_mb = metrics.peak_resident_bytes.map(|bytes| bytes.div_ceil(BYTES_PER_MB));
+    let earlier_runs = NonZeroU32::new(metrics.earlier_runs);
+    let had_process = peak_resident_mb.is_some() || earlier_runs.is_some();
+    had_process.then_some(message::ProcessUsage { peak_resident_mb, earlier_runs })
 }
 
 /// An amount of network use, which the server itself counts.

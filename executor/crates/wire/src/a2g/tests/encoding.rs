@@ -84,10 +84,27 @@ fn slack_is_never_below_zero() {
         peak_memory_bytes: 51 * BYTES_PER_MB,
         output_bytes: u64::MAX,
         peak_resident_bytes: None,
+        earlier_runs: 0,
     };
     let limits = value(&encode::report(&receipt))["usage"]["limits"].take();
     for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds", "max_output_bytes"] {
         assert_eq!(limits[limit]["slack"].as_f64(), Some(0.0), "{limit}");
+    }
+}
+
+#[test]
+fn a_process_is_reported_with_its_peak_and_its_earlier_runs() {
+    let mut receipt = receipt(End::Returned(json!(1).into()));
+    for (peak_resident_bytes, earlier_runs, expected) in [
+        (None, 0, Value::Null),
+        (Some(BYTES_PER_MB + 1), 0, json!({ "peak_resident_mb": 2 })),
+        (Some(BYTES_PER_MB), 3, json!({ "peak_resident_mb": 1, "earlier_runs": 3 })),
+        (None, 1, json!({ "earlier_runs": 1 })),
+    ] {
+        receipt.outcome.metrics.peak_resident_bytes = peak_resident_bytes;
+        receipt.outcome.metrics.earlier_runs = earlier_runs;
+        let report = value(&encode::report(&receipt));
+        assert_eq!(report["usage"].get("process").unwrap_or(&Value::Null), &expected);
     }
 }
 
