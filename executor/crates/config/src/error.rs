@@ -168,6 +168,32 @@ mod tests {
                 "line 2",
                 "`executor.renew_seconds` must be an integer from 1 to",
             ),
+            (
+                "[executor.reuse]\nruns = 1\n",
+                "line 2",
+                "`executor.reuse.runs` must be an integer from 2 to 100000",
+            ),
+            (
+                "[executor]\nreuse = { idle_ms = 60001 }\n",
+                "line 2",
+                "`executor.reuse.idle_ms` must be an integer from 1 to 60000",
+            ),
+            ("[executor.reuse]\ntools = [\"../a\"]\n", "line 2", "`executor.reuse.tools`"),
+            (
+                "[executor]\nfresh_layout = true\n[executor.reuse]\ntools = [\"a\"]\n",
+                "line 4",
+                "`executor.reuse.tools` contradicts `executor.fresh_layout`",
+            ),
+            (
+                "[executor]\ninline_tools = [\"a\"]\nreuse.tools = [\"b\", \"a\"]\n",
+                "line 3",
+                "`executor.reuse.tools` names `a`, which has no process to reuse",
+            ),
+            (
+                "[executor]\nisolation = \"inline\"\nreuse.tools = [\"a\"]\n",
+                "line 3",
+                "`executor.reuse.tools` names `a`, which has no process to reuse",
+            ),
             ("[server\n", "line 1", "server"),
             ("[network]\nallowed_domains = [\"https://a.com\"]\n", "line 2", "network.allowed_domains"),
             ("[network]\nblocked_domains = [\"a@b.com\"]\n", "line 2", "network.blocked_domains"),

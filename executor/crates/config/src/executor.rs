@@ -3,9 +3,11 @@
 use super::error::InvalidValueError;
 use super::file;
 use super::machine::{default_concurrent, default_waiting};
-use super::values::{check_max, check_seconds, check_size, to_usize};
+use super::values::{check_count, check_max, check_seconds, check_size, parse_tool_names, to_usize};
 use a2g_core::run::Capacity;
-use a2g_isolate::Isolation;
+use a2g_isolate::{Isolation, ReuseLimits};
+use a2g_types::ident::ToolName;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The default of `executor.drain_seconds` for a server.
@@ -29,6 +31,24 @@ pub struct AddressLayout {
     pub renew_after_time: Duration,
     /// `true` gives every child a layout of its own.
     pub per_child: bool,
+}
+
+/// The tools whose processes are reused for further runs of the same agent, tool, module and grant.
+#[derive(Debug, Clone)]
+pub struct Reuse {
+    /// The tools; empty: each run in a process has one of its own.
+    pub tools: BTreeSet<ToolName>,
+    /// The limits on the reuse of one process.
+    pub limits: ReuseLimits,
+}
+
+pub(super) fn parse_reuse(reuse: &file::Reuse) -> Result<Reuse, InvalidValueError> {
+    let runs = check_count("executor.reuse.runs", reuse.runs, 2, 100_000)?;
+    let idle = check_max("executor.reuse.idle_ms", reuse.idle_ms, 60_000)?;
+    Ok(Reuse {
+        tools: parse_tool_names("executor.reuse.tools", &reuse.tools)?,
+        limits: ReuseLimits { runs, idle: Duration::from_millis(idle) },
+    })
 }
 
 pub(super) fn parse_isolation(isolation: file::Isolation) -> Isolation {
@@ -88,6 +108,23 @@ pub(super) fn parse_capacity(executor: &file::Executor) -> Result<Capacity, Inva
 mod tests {
     use crate::tests::parse;
     use a2g_core::run::Capacity;
+    use a2g_isolate::ReuseLimits;
+    use std::time::Duration;
+
+    #[test]
+    fn processes_are_reused_for_named_tools_within_limits() {
+        let of = |text: &str| {
+            let reuse = parse(text).unwrap().reuse;
+            let ReuseLimits { runs, idle } = reuse.limits;
+            (reuse.tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "), runs, idle)
+        };
+        assert_eq!(of(""), (String::new(), 100, Duration::from_millis(500)));
+        let all = "[executor]\nfresh_layout = false\n[executor.reuse]\ntools = [\"b\", \"a\", \"a\"]\nruns = 2\n\
+                   idle_ms = 60000\n";
+        assert_eq!(of(all), ("a b".to_owned(), 2, Duration::from_secs(60)));
+        // Without tools the other settings have no effect.
+        of("[executor]\nisolation = \"inline\"\nfresh_layout = true\n[executor.reuse]\nruns = 2\n");
+    }
 
     #[test]
     fn an_agent_has_a_share_of_what_there_is() {

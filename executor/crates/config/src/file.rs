@@ -240,7 +240,17 @@ section!(Executor {
     queue: u64 = 1024,
     queue_per_agent: Option<u64> = None,
     drain_seconds: Option<u64> = None,
+    reuse: Reuse = Reuse::default(),
 });
+
+section!(
+    /// `[executor.reuse]`.
+    Reuse {
+        tools: Vec<String> = Vec::new(),
+        runs: u64 = 100,
+        idle_ms: u64 = 500,
+    }
+);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]

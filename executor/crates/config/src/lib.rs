@@ -23,7 +23,7 @@ mod values;
 pub use console::{ConsoleSettings, NotifySettings};
 pub use doors::Doors;
 pub use error::ConfigError;
-pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN};
+pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN, Reuse};
 pub use file::DEFAULT_LISTEN;
 
 use a2g_capability::{Ceilings, Mounts};
@@ -44,7 +44,9 @@ use a2g_wire::strict_json::JsonBounds;
 use catalog::{parse_compile_limits, parse_remote_tools, parse_signers};
 use ceilings::{parse_ceilings, parse_mounts};
 use error::{InvalidValueError, invalid, with_nearest};
-use executor::{parse_capacity, parse_containment, parse_isolation, parse_layout, parse_waiting};
+use executor::{
+    parse_capacity, parse_containment, parse_isolation, parse_layout, parse_reuse, parse_waiting,
+};
 use file::File;
 use governor::{parse_approval_rule, parse_risk, parse_trust};
 use journal::{parse_journal_limits, parse_retention};
@@ -91,6 +93,8 @@ pub struct Config {
     pub waiting: usize,
     /// The lifetime of an address layout that children share.
     pub layout: AddressLayout,
+    /// The tools whose processes are reused.
+    pub reuse: Reuse,
     /// Maximum number of running and of waiting executions.
     pub capacity: Capacity,
     /// Maximum time for runs to end after SIGTERM; `None` if the file does not set it: [`DEFAULT_DRAIN`], or less
@@ -265,6 +269,7 @@ impl Config {
                   all executors that set none",
             ));
         }
+        self.check_reuse()?;
         if !self.approval_rules.is_empty() && self.callers.is_none() {
             return Err(invalid("approvals")(
                 &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
@@ -282,6 +287,28 @@ impl Config {
         self.console.check_address(&self.listen)?;
         self.check_private_paths()?;
         Ok(self)
+    }
+
+    /// Checks that the tools whose processes are reused have processes, and that these may share an address layout.
+    fn check_reuse(&self) -> Result<(), InvalidValueError> {
+        let error = invalid("executor.reuse.tools");
+        let is_inline = |tool: &&ToolName| match self.isolation {
+            Isolation::Inline => true,
+            Isolation::Process => self.inline_tools.contains(*tool),
+        };
+        if let Some(tool) = self.reuse.tools.iter().find(is_inline) {
+            return Err(error(&format_args!(
+                "names `{tool}`, which has no process to reuse, because `executor.isolation` or `executor.inline_tools` lets \
+                 it run inline: remove it here, or let it run in processes"
+            )));
+        }
+        if self.layout.per_child && !self.reuse.tools.is_empty() {
+            return Err(error(
+                &"contradicts `executor.fresh_layout`, which gives each run an address layout of its own: remove one of \
+                  the two",
+            ));
+        }
+        Ok(())
     }
 
     /// Parses a configuration. Errors name the file as `path`; relative paths in the text are below `base`.
@@ -320,6 +347,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         allowed_origins: file.server.allowed_origins,
         did: parse_value("executor.did", file.executor.did.as_str(), AgentDid::parse)?,
         layout: parse_layout(&file.executor)?,
+        reuse: parse_reuse(&file.executor.reuse)?,
         capacity,
         waiting: parse_waiting(file.executor.waiting)?,
         isolation: parse_isolation(file.executor.isolation),

@@ -5,7 +5,7 @@ use super::ceilings::{NARROW_DEFAULT_SCOPE, parse_areas};
 use super::error::{ConfigError, InvalidValueError, invalid};
 use a2g_capability::{Area, Mounts};
 use a2g_http::ListenAddress;
-use a2g_types::ident::did_you_mean;
+use a2g_types::ident::{ToolName, did_you_mean};
 use std::path::{Path, PathBuf};
 
 /// The number of links that are followed in a path, as in the kernel.
@@ -107,6 +107,12 @@ impl Config {
         Err(error.at_path(path, &text))
     }
 
+    /// The tools of the catalogue that settings name, each with the key.
+    pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &ToolName)> {
+        let inline = self.inline_tools.iter().map(|tool| ("executor.inline_tools", tool));
+        inline.chain(self.reuse.tools.iter().map(|tool| ("executor.reuse.tools", tool)))
+    }
+
     /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,
     /// a missing folder or tool would be noticed only when a server needs it.
     ///
@@ -119,14 +125,15 @@ impl Config {
         let missing_folder =
             (!self.catalog.is_dir()).then(|| ("catalog.tools", no_such_folder(&self.catalog)));
         let missing_tool = || {
-            let mut inline = self.inline_tools.iter();
-            let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
+            let mut named = self.named_tools();
+            let is_missing = |tool: &ToolName| !self.catalog.join(tool.as_str()).join("tool.toml").is_file();
+            let (key, tool) = named.find(|(_, tool)| is_missing(tool))?;
             let entries = std::fs::read_dir(&self.catalog).into_iter().flatten().flatten();
             let known = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>();
             let nearest = did_you_mean(tool.as_str(), known.iter().map(String::as_str));
             let reason =
                 format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
-            Some(("executor.inline_tools", reason))
+            Some((key, reason))
         };
         if missing_folder.is_none() {
             self.check_mounts()?;
