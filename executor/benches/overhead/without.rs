@@ -60,6 +60,7 @@ async fn serve(folder: &Path) {
         name,
         code: tool_code(tool),
         isolation: config.isolation,
+        is_reused: config.reuse.tools.contains(name),
     });
     let tools = tools.collect::<Vec<_>>();
     let limits = config.ceilings.limits;
@@ -71,6 +72,7 @@ async fn serve(folder: &Path) {
         renew_runs: config.layout.renew_after_runs,
         renew_after: config.layout.renew_after_time,
         fresh_layout: config.layout.per_child,
+        reuse: config.reuse.limits,
         run_as: RunAs::Server,
     };
     let cgroups = match config.isolation {

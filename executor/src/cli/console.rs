@@ -7,6 +7,7 @@ use super::UsageError;
 use super::arguments::ConsoleCommand;
 use super::doors::{DoorParts, OpenDoor, webhooks};
 use super::output::{note, print, print_row};
+use super::serve::list;
 use super::setup::{InspectedContainment, config};
 use a2g_config::{Config, NotifySettings};
 use a2g_console::{ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook};
@@ -165,7 +166,7 @@ impl Console {
 
 /// The containment of this server's runs, for the overview: the result of `doctor`, as changed by the configuration.
 fn containment(config: &Config, inspected: &InspectedContainment, has_cgroups: bool) -> Containment {
-    let inline = config.inline_tools.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let inline = list(&config.inline_tools);
     let mut isolation = match (config.isolation, inline.is_empty()) {
         (Isolation::Inline, _) => {
             "every tool runs on threads of the server, without these controls.".to_owned()
@@ -177,6 +178,12 @@ fn containment(config: &Config, inspected: &InspectedContainment, has_cgroups: b
             )
         }
     };
+    if !config.reuse.tools.is_empty() {
+        let reused = list(&config.reuse.tools);
+        isolation.push_str(&format!(
+            " Processes of {reused} are reused for runs of the same agent under the same grant."
+        ));
+    }
     if let RunAs::User(user) = inspected.run_as {
         isolation.push_str(&format!(" It runs as user {user}."));
     }

@@ -1,10 +1,12 @@
-//! `doctor`: the protections of this machine against tools.
+//! `doctor`: the protections of this machine against tools, and what the configuration gives up.
 
 use super::arguments::Setup;
 use super::layout::{Listing, status_cell, text};
 use super::output::{one_line, print};
+use super::serve::list;
 use super::setup::config;
-use a2g_isolate::support;
+use a2g_config::{Config, Reuse};
+use a2g_isolate::{Isolation, support};
 use a2g_types::durability::Durability;
 use a2g_types::error_chain::ErrorChain;
 use serde_json::json;
@@ -13,19 +15,19 @@ use std::process::ExitCode;
 
 pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let support = support();
-    let durability = describe_durability(&Setup { config, tools: None });
+    let configured = configured_rows(&Setup { config, tools: None });
     if json {
         let rows = support.rows().map(|row| {
             let detail = row.state.as_ref().ok();
             let missing = row.state.as_ref().err();
             json!({ "name": row.name, "required": row.required, "detail": detail, "missing": missing })
         });
-        let detail = durability.as_ref().ok();
-        let missing = durability.as_ref().err();
-        let durability = json!({
-            "name": DURABILITY, "required": false, "detail": detail, "missing": missing,
+        let configured = configured.iter().map(|ConfiguredRow { name, state, .. }| {
+            let detail = state.as_ref().ok();
+            let missing = state.as_ref().err();
+            json!({ "name": name, "required": false, "detail": detail, "missing": missing })
         });
-        let rows = rows.into_iter().chain([durability]).collect::<Vec<_>>();
+        let rows = rows.into_iter().chain(configured).collect::<Vec<_>>();
         print(serde_json::to_string_pretty(&rows)?);
     } else {
         let mut listing = Listing::new(&["control", "state", "for", "how"]);
@@ -37,28 +39,82 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
             };
             listing.row([text(row.name), state, text(row.purpose), text(detail)]);
         }
-        let (state, detail) = match durability {
-            Ok(detail) => (status_cell("available", true), detail),
-            Err(unknown) => (text("unknown"), unknown),
-        };
-        listing.row([text(DURABILITY), state, text("answered calls are not lost"), text(detail)]);
+        for ConfiguredRow { name, purpose, state, otherwise } in &configured {
+            let (state, detail) = match state {
+                Ok(detail) => (status_cell("available", true), detail),
+                Err(reason) => (text(otherwise), reason),
+            };
+            listing.row([text(name), state, text(purpose), text(detail)]);
+        }
         listing.show(std::io::stdout());
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The name of the row that is not a protection of the kernel.
-const DURABILITY: &str = "journal-durability";
+/// A row that is not a protection of the kernel: the configuration decides.
+struct ConfiguredRow {
+    name: &'static str,
+    purpose: &'static str,
+    /// The means, or the reason why there is none.
+    state: Result<String, String>,
+    /// The name of the state of a row without means.
+    otherwise: &'static str,
+}
 
-/// The configured durability as a sentence, or the error if the configuration cannot be read.
-fn describe_durability(setup: &Setup) -> Result<String, String> {
-    let durability =
-        config(setup).map_err(|error| one_line(format_args!("{}", ErrorChain(error.as_ref()))))?.durability;
-    let guarantee = match durability {
+fn configured_rows(setup: &Setup) -> [ConfiguredRow; 2] {
+    let read = config(setup).map_err(|error| one_line(format_args!("{}", ErrorChain(error.as_ref()))));
+    let otherwise = if read.is_ok() { "given up" } else { "unknown" };
+    let durability = read.as_ref().map(describe_durability).map_err(Clone::clone);
+    let processes = read.as_ref().map_err(Clone::clone).and_then(describe_processes);
+    [
+        ConfiguredRow {
+            name: "process-for-each-run",
+            purpose: "a compromised process sees one run",
+            state: processes,
+            otherwise,
+        },
+        ConfiguredRow {
+            name: "journal-durability",
+            purpose: "answered calls are not lost",
+            state: durability,
+            otherwise,
+        },
+    ]
+}
+
+/// The configured durability as a sentence.
+fn describe_durability(config: &Config) -> String {
+    let guarantee = match config.durability {
         Durability::PowerLoss => "every commit waits for the disk, and a power failure loses nothing",
         Durability::ProcessCrash => {
             "a commit waits for the kernel: a crash of the process loses nothing, and a power failure may lose the last calls"
         }
     };
-    Ok(format!("{}: {guarantee}", durability.as_str()))
+    format!("{}: {guarantee}", config.durability.as_str())
+}
+
+/// The runs that have a process of their own, or else those that have none.
+fn describe_processes(config: &Config) -> Result<String, String> {
+    if config.isolation == Isolation::Inline {
+        return Err("every tool runs on threads of the server (`executor.isolation`)".to_owned());
+    }
+    let Reuse { tools, limits } = &config.reuse;
+    let mut exceptions = Vec::new();
+    if !config.inline_tools.is_empty() {
+        let inline = list(&config.inline_tools);
+        exceptions.push(format!("{inline}: on threads of the server (`executor.inline_tools`)"));
+    }
+    if !tools.is_empty() {
+        exceptions.push(format!(
+            "{}: a process serves up to {} runs of one agent under one grant, and a compromised one could see the later \
+             ones of them (`executor.reuse`)",
+            list(tools),
+            limits.runs
+        ));
+    }
+    if exceptions.is_empty() {
+        Ok("each run has a process of its own".to_owned())
+    } else {
+        Err(exceptions.join("; "))
+    }
 }

@@ -8,7 +8,7 @@ use super::setup::{
     inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
     warn_about_unwritable,
 };
-use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN};
+use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN, Reuse};
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
 use a2g_core::run::{
@@ -22,7 +22,7 @@ use a2g_govern::{
     read_secret,
 };
 use a2g_http::{CallerDirectory, ConsoleUrl, HttpServer, Rpc, Tls};
-use a2g_isolate::{Cgroups, Isolation, RunAs, User};
+use a2g_isolate::{Cgroups, Isolation, ReuseLimits, RunAs, User};
 use a2g_journal::chain::Head;
 use a2g_journal::{
     BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoveredState, RecoverySummary,
@@ -320,7 +320,7 @@ impl CheckedConfig {
 }
 
 /// The texts of these values, as a list.
-fn list(values: impl IntoIterator<Item: ToString>) -> String {
+pub(super) fn list(values: impl IntoIterator<Item: ToString>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
@@ -349,6 +349,13 @@ fn print_isolation(config: &Config, run_as: RunAs) {
     print_users(config, run_as);
     if !config.inline_tools.is_empty() {
         print_row("inline", list(&config.inline_tools));
+    }
+    let Reuse { tools, limits: ReuseLimits { runs, idle } } = &config.reuse;
+    if !tools.is_empty() {
+        print_row(
+            "reused",
+            format_args!("processes of {}, for {runs} runs, {} ms apart", list(tools), idle.as_millis()),
+        );
     }
 }
 

@@ -423,13 +423,14 @@ impl ToolRuntime {
         catalog: Catalog,
         preforked: usize,
     ) -> anyhow::Result<LoadedCatalog> {
-        for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
-            tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
+        for (key, tool) in config.named_tools().filter(|(_, name)| catalog.get(name).is_none()) {
+            tracing::warn!(%tool, "`{key}` names a tool that is not in the catalogue");
         }
         let modules = catalog.ready_tools().map(|(name, tool)| Module {
             name,
             code: tool_code(tool),
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
+            is_reused: config.reuse.tools.contains(name),
         });
         let tools = modules.collect::<Vec<_>>();
         let prefork = PreforkConfig {
@@ -440,6 +441,7 @@ impl ToolRuntime {
             renew_runs: config.layout.renew_after_runs,
             renew_after: config.layout.renew_after_time,
             fresh_layout: config.layout.per_child,
+            reuse: config.reuse.limits,
             run_as: self.run_as,
         };
         let isolate = Isolate::start(&tools, prefork, self.cgroups.clone(), &self.sandbox, &self.clock)

@@ -368,6 +368,10 @@ fn limits(receipt: &Receipt) -> Markup {
                     p { code { (line(&contact.authority)) } ": " (counted(contact.requests, "request")) ", " (counted(contact.sent_bytes, "byte")) " sent, " (counted(contact.received_bytes, "byte")) " received" }
                 }
             }
+            @if metrics.earlier_runs > 0 {
+                dt { "Process" }
+                dd { "had served " (counted(metrics.earlier_runs, "run")) " of this agent and tool before, under the same grant" }
+            }
         }
     }
 }
