@@ -210,11 +210,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         let excluded = ["--exclude", "a2g-guest-sdk", "--exclude", "a2g-guest-sdk-derive"];
         let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
         tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
-        // The hostile guests once more, inside the server instead of in processes of their own.
-        let mut inline = executor_tests(workspace, &["sandbox"], "hostile", skip);
-        inline.env("A2G_TEST_ISOLATION", "inline");
-        share_out(&mut inline);
-        outcomes.push(follow("hostile guests, inline", &mut inline, MAX_LEFT_BEHIND)?);
+        // The hostile guests again, inside the server and in reused processes, instead of in processes of their own.
+        for (isolation, name) in [("inline", "hostile guests, inline"), ("reused", "hostile guests, reused")]
+        {
+            let mut hostile = executor_tests(workspace, &["sandbox"], "hostile", skip);
+            hostile.env("A2G_TEST_ISOLATION", isolation);
+            share_out(&mut hostile);
+            outcomes.push(follow(name, &mut hostile, MAX_LEFT_BEHIND)?);
+        }
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
     }
     conclude(&outcomes, &listed)

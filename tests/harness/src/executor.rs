@@ -12,9 +12,21 @@ use tempfile::TempDir;
 /// The maximum time until an executor listens while servers of its cluster are killed and restarted.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Isolation of tools, from the variable `A2G_TEST_ISOLATION`, so that the same tests run in both
+/// The value of `A2G_TEST_ISOLATION` for processes that serve several runs.
+const REUSED: &str = "reused";
+
+/// Isolation of tools, from the variable `A2G_TEST_ISOLATION`, so that the same tests run in all
 /// modes; `process` by default.
 pub fn isolation() -> String {
+    tested_isolation().replace(REUSED, "process")
+}
+
+/// `true` if processes serve several runs where a test does not say otherwise.
+pub fn are_processes_reused() -> bool {
+    tested_isolation() == REUSED
+}
+
+fn tested_isolation() -> String {
     std::env::var("A2G_TEST_ISOLATION").unwrap_or_else(|_| "process".to_owned())
 }
 

@@ -70,7 +70,8 @@ pub use browser::{
 pub use catalogue::{Catalogue, GATE, Tool, saying, typed};
 pub use collector::{Collector, Span};
 pub use executor::{
-    Executor, Home, Options, assert_chain_holds, call_in_background, call_queued, isolation, records,
+    Executor, Home, Options, are_processes_reused, assert_chain_holds, call_in_background, call_queued,
+    isolation, records,
 };
 pub use exposition::{Exposition, scrape};
 pub use fairness::{Watched, watch_during};

@@ -550,6 +550,11 @@ fn doctor_reports_missing_controls_in_its_exit_code() {
         assert!(done.stdout.contains(row["name"].as_str().unwrap()), "{}", done.what);
     }
     json.expect_exit(i32::from(ill));
+    place.configure("[executor]\nreuse.tools = [\"hash_file\"]");
+    let configured = place.run(&["doctor", "--json"]).json();
+    let mut configured_rows = configured.as_array().unwrap().iter();
+    let own = configured_rows.find(|row| row["name"] == "process-for-each-run").unwrap();
+    assert!(own["missing"].as_str().is_some_and(|reason| reason.starts_with("hash_file: ")), "{own}");
 }
 
 /// The output of a command on a screen of so many columns, in a time zone five hours ahead of UTC.
@@ -837,6 +842,10 @@ fn config_check_reports_missing_folders() {
     place.expect("config check", 2, &["`executor.inline_tools` names `nothing`", " line "]);
     place.configure("[executor]\ninline_tools = [\"hash_file\"]");
     place.expect("config check", 0, &["inline      hash_file"]);
+    place.configure("[executor]\nreuse.tools = [\"hash_file\", \"nothing\"]");
+    place.expect("config check", 2, &["`executor.reuse.tools` names `nothing`", " line "]);
+    place.configure("[executor]\nreuse.tools = [\"hash_file\"]");
+    place.expect("config check", 0, &["reused      processes of hash_file, for 100 runs, 500 ms apart"]);
     place.configure("");
     let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
     executor.line_with("`executor.inline_tools` names a tool that is not in the catalogue");

@@ -8,7 +8,9 @@
 
 use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
 use harness::guests::Guest;
-use harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id, note_figures};
+use harness::{
+    AGENT, Catalogue, Executor, Options, Tool, are_processes_reused, in_seconds, intent_id, note_figures,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -81,6 +83,7 @@ impl Bench {
         } else {
             options
         };
+        let options = if are_processes_reused() { reuse_processes(options, &catalogue) } else { options };
         let waiting = options.get("executor.waiting").as_u64().and_then(|count| usize::try_from(count).ok());
         let forked = waiting.filter(|_| options.get("executor.isolation") == "process");
         let processes = match forked {
@@ -241,6 +244,21 @@ impl Drop for Bench {
             self.finish();
         }
     }
+}
+
+/// Reuses the processes of all tools that run in processes, unless the test has settings of its own for their lifetime.
+fn reuse_processes(options: Options, catalogue: &Catalogue) -> Options {
+    let own = ["executor.reuse", "executor.fresh_layout", "executor.renew_runs"];
+    let is_inline = options.get("executor.isolation") != "process";
+    if is_inline || own.into_iter().any(|key| !options.get(key).is_null()) {
+        return options;
+    }
+    let inline = options.get("executor.inline_tools").as_array().cloned().unwrap_or_default();
+    let entries = std::fs::read_dir(catalogue.folder()).expect("a catalogue").flatten();
+    let names = entries.map(|entry| json!(entry.file_name().to_string_lossy()));
+    let tools = names.filter(|name| !inline.contains(name)).collect::<Vec<_>>();
+    // They end before the bench looks for what is left over.
+    options.set("executor.reuse", json!({ "tools": tools, "idle_ms": 200 }))
 }
 
 /// A call that is being prepared.

@@ -21,7 +21,7 @@ const BUSY_IN_HOST_CALLS: &str = "(local $end i64)
       (drop (call $clock (i32.const 1) (i64.const 1) (i32.const 32)))
       (br_if $more (i64.lt_u (i64.load (i32.const 32)) (local.get $end))))";
 
-fn assert_held(report: &Report, percent: u32) {
+pub(super) fn assert_held(report: &Report, percent: u32) {
     let used = report.metric("cpu_percent");
     let percent = f64::from(percent);
     // The promise is 10 %, or a point; a machine with other work gets twice that. It may also keep

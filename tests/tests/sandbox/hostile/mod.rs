@@ -38,7 +38,7 @@
 //! | G17 full disks, sparse files | `files::a_guest_has_a_budget_of_written_bytes_and_created_files` |
 //! | G18 descriptors and threads | `host::descriptors_are_limited_and_released`, `host::guests_that_hoard_descriptors_do_not_starve_the_server`, `ceilings::handles_have_a_ceiling` |
 //! | G19 a hole in the engine | `isolation::a_guest_has_its_own_process_without_resources`, `layout`, and `executor/tests/confine.rs`, where the hole is played by native code |
-//! | G20 residue | `residue`; there is no coarse clock |
+//! | G20 residue | `residue`, `reuse`; there is no coarse clock |
 //! | G21 network though it is off | `network::without_a_network_calls_name_the_layer_that_disabled_it`, `network::sockets_are_linked_only_with_a_network`, `wasip2_sockets::a_connection_without_a_network_ends_the_run`, `ends::a_guest_has_no_environment_arguments_or_sockets`, `fetch::http_fetch_without_a_network_fails_with_advice` |
 //! | G22 SSRF, rebinding, redirects | `network::non_public_addresses_are_not_reached_under_any_name`, `network::redirects_are_not_followed`, `network::an_endless_answer_ends_at_the_limit_with_little_memory`, `network::a_slow_server_delays_a_run_only_until_its_deadline`, `fetch::every_redirect_is_authorized_again`, `wasip2_sockets` |
 //! | G23 Host against authority | `network::a_guest_cannot_override_the_host_of_a_request`, `network::tls_certificates_must_match_the_checked_host` |
@@ -68,6 +68,7 @@ mod peer;
 mod programs;
 mod residue;
 mod results;
+mod reuse;
 mod schemas;
 mod side;
 mod stop;
