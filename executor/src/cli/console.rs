@@ -178,14 +178,14 @@ fn containment(config: &Config, inspected: &InspectedContainment, has_cgroups: b
             )
         }
     };
+    if let RunAs::User(user) = inspected.run_as {
+        isolation.push_str(&format!(" It runs as user {user}."));
+    }
     if !config.reuse.tools.is_empty() {
         let reused = list(&config.reuse.tools);
         isolation.push_str(&format!(
             " Processes of {reused} are reused for runs of the same agent under the same grant."
         ));
-    }
-    if let RunAs::User(user) = inspected.run_as {
-        isolation.push_str(&format!(" It runs as user {user}."));
     }
     let rows = inspected.support.as_ref().map(|support| support.rows()).into_iter().flatten();
     let controls = rows.map(|row| ContainmentControl {
