@@ -2,7 +2,8 @@
 //!
 //! Authority has no `Deserialize`, because no message may create it. A permit leaves a process only in this form: over
 //! a private socket pair from the server to one of its own children, with the opened folders as file descriptors. Only
-//! `isolate` may use it, and a process that makes its own grants cannot receive a permit.
+//! `isolate` may use it, and a process that makes its own grants cannot receive a permit. A child that serves several runs
+//! has the same permit for all of them.
 
 use super::authority::Authority;
 use super::grant::{Grant, GrantTransfer};
@@ -37,7 +38,7 @@ impl Handover {
     /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
     /// so a process receives one permit and can make no other.
     #[must_use]
-    pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
+    pub fn receive(self, folders: Vec<OwnedFd>) -> Option<ReceivedPermit> {
         if Authority::is_in_use() {
             return None;
         }
@@ -55,7 +56,33 @@ impl Handover {
             dir: Dir::from_std_file(folder.into()),
         });
         let roots = Roots::from_parts(opened.collect(), self.watch_outside);
-        Some(Permit::new(grant, roots))
+        Some(ReceivedPermit(Permit::new(grant, roots)))
+    }
+}
+
+/// The permit of a process that runs guests for another one, which has made a permit of its own for each of their runs.
+#[derive(Debug)]
+pub struct ReceivedPermit(Permit);
+
+impl ReceivedPermit {
+    /// The permit of the process's next run, with the same grant and descriptors of its own.
+    ///
+    /// # Errors
+    /// If the process has reached its limit on open descriptors.
+    pub fn for_next_run(&self) -> std::io::Result<Permit> {
+        self.0.duplicate()
+    }
+
+    /// The permit of the process's only run.
+    #[must_use]
+    pub fn into_permit(self) -> Permit {
+        self.0
+    }
+
+    /// The grant and the opened folders.
+    #[must_use]
+    pub fn permit(&self) -> &Permit {
+        &self.0
     }
 }
 
@@ -98,7 +125,8 @@ mod tests {
         let folder = || vec![folders[0].try_clone().unwrap()];
         assert!(parse(&outside).receive(folder()).is_none(), "an area lies outside of its folder");
         let same_folder = folder();
-        let permit = parse(&text).receive(folders).unwrap();
+        let received = parse(&text).receive(folders).unwrap();
+        let permit = received.for_next_run().unwrap();
         assert!(parse(&text).receive(same_folder).is_none(), "a process receives one permit");
         // The reachable hosts are not sent: the server decides on them.
         assert!(grant.reach().allowed_patterns().next().is_some());
@@ -111,5 +139,6 @@ mod tests {
         assert_eq!(permit.grant().roots(), grant.roots());
         assert_eq!(permit.roots().as_slice()[0].guest, "/data");
         assert!(permit.roots().should_watch_outside());
+        assert!(received.into_permit().grant().is_same_grant(permit.grant()));
     }
 }

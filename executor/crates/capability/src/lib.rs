@@ -64,7 +64,7 @@ pub use authority::{Authority, EngineId};
 pub use condition::{ConditionError, parse_condition};
 pub use glob::Glob;
 pub use grant::{CallGrant, Ceilings, Grant, GrantView};
-pub use handover::Handover;
+pub use handover::{Handover, ReceivedPermit};
 pub use limits::{Claims, Limits};
 pub use permit::{OperatorPermitError, Permit};
 pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, ReachError};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// The authority of one run: a grant whose folders are open.
 ///
 /// It is made by consuming a [`Grant`], it is not `Clone`, and the run takes it by value. One grant therefore starts at
-/// most one guest.
+/// most one guest; only [`ReceivedPermit`](super::ReceivedPermit) makes more of them, in the process of guests.
 #[derive(Debug)]
 pub struct Permit {
     grant: GrantView,
@@ -79,6 +79,11 @@ impl Permit {
     /// Joins a grant with its opened folders.
     pub(super) fn new(grant: Grant, roots: Roots) -> Self {
         Self { grant: GrantView::new(grant), roots }
+    }
+
+    /// Another permit of the same grant, for another run of the process that has received this one.
+    pub(super) fn duplicate(&self) -> std::io::Result<Self> {
+        Ok(Self { grant: self.grant.clone(), roots: self.roots.duplicate()? })
     }
 
     /// Splits the permit, to be reassembled in another process.

@@ -202,6 +202,16 @@ impl Roots {
         Self { opened, watch_outside }
     }
 
+    /// The same folders with descriptors of their own.
+    pub(super) fn duplicate(&self) -> std::io::Result<Self> {
+        let duplicate = |OpenRoot { guest, granted, is_missing, dir }: &OpenRoot| {
+            let dir = dir.try_clone()?;
+            Ok(OpenRoot { guest: guest.clone(), granted: granted.clone(), is_missing: *is_missing, dir })
+        };
+        let opened = self.opened.iter().map(duplicate).collect::<std::io::Result<_>>()?;
+        Ok(Self { opened, watch_outside: self.watch_outside })
+    }
+
     /// `true` if attempts to access paths outside the roots have to be recorded.
     #[must_use]
     pub fn should_watch_outside(&self) -> bool {

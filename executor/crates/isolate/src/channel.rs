@@ -80,8 +80,9 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// The only message from the server to a child. The descriptors of the granted folders are attached, followed by the
-/// relay's socket if the run has a network or may call tools.
+/// The first message from the server to a child. The descriptors of the granted folders are attached, followed by the
+/// relay's socket if the run has a network or may call tools. Each further message to a child that serves several runs
+/// is the text of one run's arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
@@ -93,6 +94,8 @@ pub(super) struct Job {
     pub(super) max_parallel_calls: u32,
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
+    /// `true` if the child may serve several runs.
+    pub(super) is_reused: bool,
 }
 
 /// The function of the tool that a child calls.
@@ -111,8 +114,10 @@ pub(super) enum FromChild {
     Began { cpu_ns: u64 },
     /// An event of the run.
     Event(Event),
-    /// The guest has ended. This is the last message.
+    /// The guest has ended. This is the last message, unless the child serves several runs.
     Ended(Box<EndReport>),
+    /// The child has cleared everything of its last run and waits for another one.
+    Idle,
     /// A typed tool's name, version, description and argument schema, or the reason why there is none. This is
     /// the last message.
     Described(std::result::Result<[String; 4], String>),
@@ -225,15 +230,37 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
 
 /// Waits for the signal to begin; `false` when the other side has closed the connection.
 pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
-    // `recv` is not used: the child is already confined, and `read` is the only receiving system call that it may make.
     let mut signal = [0];
-    loop {
-        match read(socket, &mut signal) {
-            Ok(_) => return Ok(signal == [BEGIN]),
+    Ok(is_received(socket, &mut signal)? && signal == [BEGIN])
+}
+
+/// Waits for a message without descriptors; `None` when the other side has closed the connection. A child that is confined
+/// may call this.
+pub(super) fn receive_confined<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<T>> {
+    let mut header = [0; 4];
+    if !is_received(socket, &mut header)? {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; parse_length(header)?];
+    if !is_received(socket, &mut bytes)? {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some(serde_json::from_slice(&bytes)?))
+}
+
+/// Fills `buffer`; `false` when the other side has closed the connection before.
+fn is_received(socket: &UnixStream, buffer: &mut [u8]) -> Result<bool> {
+    let mut offset = 0;
+    while let Some(rest) = buffer.get_mut(offset..).filter(|rest| !rest.is_empty()) {
+        // `recv` is not used: `read` is the only receiving system call that a confined child may make.
+        match read(socket, rest) {
+            Ok(0) => return Ok(false),
+            Ok(length) => offset += length,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(true)
 }
 
 /// The server's end of a socket pair.
@@ -328,6 +355,11 @@ impl Channel {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// `true` if nothing has arrived that was not taken yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.buffer.is_empty()
     }
 
     /// Takes the first received descriptor that was not taken yet.

@@ -1,10 +1,13 @@
-//! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends.
+//! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends. If its tool's
+//! processes are reused, it serves further runs under the same permit.
 
-use super::channel::{EndReport, FromChild, Job, Task, receive, send, wait_for_begin};
+use super::channel::{EndReport, FromChild, Job, Task, receive, receive_confined, send, wait_for_begin};
 use super::relay::Relay;
+use super::reuse::{OwnResources, may_go_on_after};
 use super::zygote::{ZygoteState, confine_io_error};
+use a2g_capability::{Permit, ReceivedPermit};
 use a2g_sandbox::egress::Network;
-use a2g_sandbox::{Accounting, Calls, EventSink, Execution, Input, Outside};
+use a2g_sandbox::{Accounting, Artifact, Calls, EndedStore, EventSink, Execution, Input, Outside, Sandbox};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::limit::Access;
@@ -13,6 +16,7 @@ use std::io::{Error, Result};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use tokio::runtime::Runtime;
 
 /// The number of descriptors that a child may have in addition to its guest's handles.
 const OWN_DESCRIPTORS: u64 = 256;
@@ -61,14 +65,13 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     } else {
         Outside::default()
     };
-    let Job { tool, task, permit, network: _, max_parallel_calls: _, user } = job;
-    let permit = permit
+    let Job { tool, task, permit, network: _, max_parallel_calls: _, user, is_reused } = job;
+    let received = permit
         .receive(handles)
         .ok_or_else(|| Error::other("the job arrived without its folder descriptors"))?;
     let artifact = zygote.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
-    let event_socket = Arc::clone(socket);
-    // A send fails only if the server has ended, and this process ends with it.
-    let events = EventSink::new(move |event| drop(send(&event_socket, &FromChild::Event(event), &[])));
+    let resources = is_reused.then(OwnResources::count_now).transpose()?;
+    let permit = received.permit();
     let access = permit.grant().access().value;
     let granted_folders = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let folders = granted_folders.chain([(zygote.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
@@ -84,33 +87,89 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     let arguments = match task {
         Task::Invoke { arguments } => arguments,
         Task::Describe => {
-            let description = runtime.block_on(zygote.sandbox.describe(artifact, permit));
+            let description = runtime.block_on(zygote.sandbox.describe(artifact, received.into_permit()));
             let description = description.map_err(|error| ErrorChain(&error).to_string());
             send(socket, &FromChild::Described(description), &[])?;
             wait_for_kill();
         }
     };
-    let now = SystemClock.monotonic();
-    let execution =
-        Execution::begin(permit.grant().clone(), outside, Arc::default(), Accounting::Process, events, now);
-    // The server subtracts this: the child's own start-up is not the guest's CPU time.
-    let cpu = clock_gettime(ClockId::ProcessCPUTime);
-    let cpu_ns =
-        u64::try_from(cpu.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(cpu.tv_nsec).unwrap_or(0);
-    send(socket, &FromChild::Began { cpu_ns }, &[])?;
-    let outcome =
-        runtime.block_on(zygote.sandbox.execute(artifact, permit, Input::Arguments(arguments), &execution));
-    let report = EndReport {
-        end: outcome.end.into(),
-        output_bytes: outcome.metrics.output_bytes,
-        truncated: outcome.output.truncated,
-        spent: outcome.usage.spent,
-        denied: outcome.usage.denied,
-        denied_truncated: outcome.usage.denied_truncated,
+    let runs = Runs { sandbox: &zygote.sandbox, artifact, socket, runtime, outside };
+    let Some(resources) = resources else {
+        let (_end, store) = runs.run(received.into_permit(), arguments)?;
+        if let Some(store) = store {
+            store.leak();
+        }
+        wait_for_kill();
     };
-    send(socket, &FromChild::Ended(Box::new(report)), &[])?;
-    // The server reads the kernel's accounting of this process while the process is alive.
-    wait_for_kill()
+    runs.serve(&received, arguments, resources)
+}
+
+/// The runs of a confined child.
+struct Runs<'a> {
+    sandbox: &'a Sandbox,
+    artifact: &'a Artifact,
+    socket: &'a Arc<UnixStream>,
+    runtime: Runtime,
+    outside: Outside,
+}
+
+impl Runs<'_> {
+    /// Serves runs until the server ends or kills this process. The first one has begun.
+    fn serve(
+        &self,
+        received: &ReceivedPermit,
+        first_arguments: String,
+        mut resources: OwnResources,
+    ) -> Result<()> {
+        let mut arguments = first_arguments;
+        loop {
+            let (may_go_on, store) = self.run(received.for_next_run()?, arguments)?;
+            if !may_go_on {
+                wait_for_kill();
+            }
+            drop(store);
+            if !resources.are_as_before()? {
+                return Err(Error::other("it has other threads or descriptors than before its first run"));
+            }
+            send(self.socket, &FromChild::Idle, &[])?;
+            let Some(next_arguments) = receive_confined(self.socket)? else { return Ok(()) };
+            arguments = next_arguments;
+            if !wait_for_begin(self.socket)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs the guest once and reports its end. Returns its store, and whether another run may follow.
+    fn run(&self, permit: Permit, arguments: String) -> Result<(bool, Option<EndedStore>)> {
+        let event_socket = Arc::clone(self.socket);
+        // A send fails only if the server has ended, and this process ends with it.
+        let events = EventSink::new(move |event| drop(send(&event_socket, &FromChild::Event(event), &[])));
+        let now = SystemClock.monotonic();
+        let outside = self.outside.clone();
+        let grant = permit.grant().clone();
+        let execution = Execution::begin(grant, outside, Arc::default(), Accounting::Process, events, now);
+        // The server subtracts this: the child's own start-up is not the guest's CPU time.
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu_ns =
+            u64::try_from(cpu.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(cpu.tv_nsec).unwrap_or(0);
+        send(self.socket, &FromChild::Began { cpu_ns }, &[])?;
+        let input = Input::Arguments(arguments);
+        let guest = self.sandbox.execute_and_keep(self.artifact, permit, input, &execution);
+        let (outcome, store) = self.runtime.block_on(guest);
+        let may_go_on = may_go_on_after(&outcome.end);
+        let report = EndReport {
+            end: outcome.end.into(),
+            output_bytes: outcome.metrics.output_bytes,
+            truncated: outcome.output.truncated,
+            spent: outcome.usage.spent,
+            denied: outcome.usage.denied,
+            denied_truncated: outcome.usage.denied_truncated,
+        };
+        // The server reads the kernel's accounting of this process while the process is alive.
+        send(self.socket, &FromChild::Ended(Box::new(report)), &[])?;
+        Ok((may_go_on, store))
+    }
 }
 
 /// Waits for SIGKILL from the server.

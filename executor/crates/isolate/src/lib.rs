@@ -1,7 +1,8 @@
 //! The isolation of runs.
 //!
 //! By default every run has its own process (process isolation), so that a vulnerability in the engine compromises only
-//! a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
+//! a process without rights. A tool that the operator trusts can run inline, on a thread of the server. In between, the
+//! processes of a tool can be reused, each for runs of one agent under one grant.
 
 mod cgroup;
 mod channel;
@@ -13,6 +14,7 @@ mod inline;
 mod probe;
 mod process;
 mod relay;
+mod reuse;
 mod supervisor;
 mod user;
 mod zygote;
@@ -28,6 +30,7 @@ pub use confine::{
 pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
+pub use reuse::ReuseLimits;
 pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
@@ -36,7 +39,7 @@ use a2g_capability::{Grant, GrantView, Permit};
 use a2g_sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Outside, Sandbox};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::ident::ToolName;
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, End, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,6 +89,8 @@ pub struct PreforkConfig {
     pub fresh_layout: bool,
     /// The rule that selects the user of a run.
     pub run_as: RunAs,
+    /// The limits of a process that serves several runs.
+    pub reuse: ReuseLimits,
 }
 
 impl PreforkConfig {
@@ -104,6 +109,8 @@ pub struct Module<'a> {
     pub code: Code<'a>,
     /// The operator's choice for the tool.
     pub isolation: Isolation,
+    /// `true` if a process of the tool may serve several runs of one agent under one grant.
+    pub is_reused: bool,
 }
 
 /// All loaded tools, each with its isolation.
@@ -115,10 +122,18 @@ pub struct Isolate {
 }
 
 enum Placement {
-    Process,
+    Process(Lifetime),
     Inline(Artifact),
     /// The tool cannot run, for this reason.
     Unavailable(String),
+}
+
+/// The lifetime of a tool's processes.
+#[derive(Debug, Clone, Copy)]
+enum Lifetime {
+    OneRun,
+    /// Several runs of one agent under one grant.
+    Reused,
 }
 
 /// A run that is about to start, with its isolation.
@@ -170,7 +185,11 @@ impl Isolate {
             let (started, unusable) =
                 Supervisor::start(&process_tools, prefork, cgroups, Arc::clone(clock)).await?;
             supervisor = Some(started);
-            placements.extend(process_tools.iter().map(|tool| (tool.name.clone(), Placement::Process)));
+            let lifetime =
+                |tool: &Module<'_>| if tool.is_reused { Lifetime::Reused } else { Lifetime::OneRun };
+            placements.extend(
+                process_tools.iter().map(|tool| (tool.name.clone(), Placement::Process(lifetime(tool)))),
+            );
             placements
                 .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
         }
@@ -184,24 +203,35 @@ impl Isolate {
     /// If it cannot run: the reason, as a clause whose subject is the tool.
     pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
         match self.placements.get(tool) {
-            Some(Placement::Process | Placement::Inline(_)) => Ok(()),
+            Some(Placement::Process(_) | Placement::Inline(_)) => Ok(()),
             Some(Placement::Unavailable(reason)) => Err(reason),
             None => Err("it was not loaded"),
         }
     }
 
-    /// A run of `tool` under `permit` with `arguments` as JSON text.
+    /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text.
     #[must_use]
-    pub fn request(&self, tool: &ToolName, permit: Permit, arguments: String) -> RunRequest {
+    pub fn request(
+        &self,
+        agent: &AgentDid,
+        tool: &ToolName,
+        permit: Permit,
+        arguments: String,
+    ) -> RunRequest {
         let grant = permit.grant().clone();
         let assigned = match (self.placements.get(tool), &self.supervisor) {
-            (Some(Placement::Process), Some(supervisor)) => AssignedRun::Process(Box::new(
-                supervisor.job_request(tool, permit, channel::Task::Invoke { arguments }),
-            )),
+            (Some(Placement::Process(lifetime)), Some(supervisor)) => {
+                let task = channel::Task::Invoke { arguments };
+                let reused_by = match lifetime {
+                    Lifetime::OneRun => None,
+                    Lifetime::Reused => Some(agent),
+                };
+                AssignedRun::Process(Box::new(supervisor.job_request(tool, permit, task, reused_by)))
+            }
             (Some(Placement::Inline(artifact)), _) => {
                 AssignedRun::Inline(artifact.clone(), permit, arguments)
             }
-            (Some(Placement::Process), None) | (Some(Placement::Unavailable(_)) | None, _) => {
+            (Some(Placement::Process(_)), None) | (Some(Placement::Unavailable(_)) | None, _) => {
                 AssignedRun::Unavailable
             }
         };

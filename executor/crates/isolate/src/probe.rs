@@ -54,8 +54,9 @@ pub async fn probe(
         renew_after: RENEW_AFTER,
         fresh_layout: false,
         run_as,
+        reuse: ReuseLimits::default(),
     };
-    let module = Module { name: &name, code, isolation: Isolation::Process };
+    let module = Module { name: &name, code, isolation: Isolation::Process, is_reused: false };
     let (supervisor, unusable) = Supervisor::start(&[module], prefork, None, clock).await?;
     let description = match (unusable.into_iter().next(), code.expected_contract()) {
         (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),

@@ -100,3 +100,8 @@ pub(super) fn peak_resident_of(pid: i32) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kb| kb << 10)
 }
+
+/// Lets the kernel count the peak of a living process's resident memory anew. Returns `false` if this process may not.
+pub(super) fn reset_peak_resident_of(pid: i32) -> bool {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").is_ok()
+}

@@ -1,17 +1,19 @@
-//! The server's side of process isolation: every run has its own process.
+//! The server's side of process isolation: every run has its own process, or one that has served runs of the same agent,
+//! tool and grant.
 //!
 //! ```text
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few are forked in advance)
 //!    └───────────── one socket pair each ────────────┘
 //! ```
 //! The server enforces the deadline, counts a child's events against the limits itself, reads CPU time and memory from
-//! the kernel, and ends every child with SIGKILL, however the guest in it ended.
+//! the kernel, and ends every child with SIGKILL, however its last guest ended.
 
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
+use super::reuse::{EarlierRuns, IdleChildren, ReuseKey, may_go_on_after, may_share_process};
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
@@ -21,7 +23,7 @@ use a2g_runtime::spawn;
 use a2g_sandbox::{Event, Execution, error_detail, parse_result};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::ident::ToolName;
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, Denial, End, Outcome, Usage};
 use std::io::{ErrorKind, Result};
@@ -51,6 +53,7 @@ const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 /// Supervises the runs that have their own process.
 pub(super) struct Supervisor {
     pool: Arc<ZygotePool>,
+    idle: Arc<IdleChildren>,
     clock: Arc<dyn Clock>,
 }
 
@@ -63,20 +66,40 @@ impl Supervisor {
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
         let (pool, unusable) = ZygotePool::start(tools, settings, cgroups).await?;
-        Ok((Self { pool, clock }, unusable))
+        let idle = IdleChildren::new(pool.reuse());
+        Ok((Self { pool, idle, clock }, unusable))
     }
 
-    /// The job of one run. Its user depends on the owners of the granted folders.
-    pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
+    /// The job of one run. Its user depends on the owners of the granted folders. With `reused_by`, its process may serve
+    /// other runs of this agent.
+    pub(super) fn job_request(
+        &self,
+        tool: &ToolName,
+        permit: Permit,
+        task: Task,
+        reused_by: Option<&AgentDid>,
+    ) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
+        let reused_by = reused_by.filter(|_| may_share_process(&permit));
         let (permit, folders) = Handover::from_permit(permit);
-        let job = Job { tool: tool.to_string(), task, permit, network: false, max_parallel_calls: 0, user };
-        JobRequest { job, folders }
+        let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
+        let job = Job {
+            tool: tool.to_string(),
+            task,
+            permit,
+            network: false,
+            max_parallel_calls: 0,
+            user,
+            is_reused: key.is_some(),
+        };
+        JobRequest { job, folders, key }
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
     pub(super) async fn close(self) {
+        // A child keeps its zygote alive.
+        drop(self.idle);
         self.pool.close().await;
     }
 
@@ -89,9 +112,12 @@ impl Supervisor {
         if grant.network().value || grant.calls().allows_any() || !request.is_short() {
             return None;
         }
-        let prepared = match self.pool.try_take_child()? {
-            Ok((child, refill)) => child.assign(refill, request, grant, RelayGuard(None), None).await,
-            Err(error) => Err(error),
+        let prepared = match self.assign_reused(request, grant).await {
+            Some(prepared) => prepared,
+            None => match self.pool.try_take_child()? {
+                Ok((child, refill)) => child.assign(refill, request, grant, RelayGuard(None), None).await,
+                Err(error) => Err(error),
+            },
         };
         let log = |error: &ChildError| {
             tracing::warn!(reason = %ErrorChain(error), "a child could not be prepared");
@@ -114,8 +140,8 @@ impl Supervisor {
         // All waiting children may have been killed at the same time.
         for _ in 0..self.pool.waiting().saturating_add(EXTRA_ATTEMPTS) {
             let result = match prepared.take() {
-                Some(prepared) => self.supervise(prepared, execution).await,
-                None => self.run_in_new_child(&request, execution).await,
+                Some(prepared) => self.supervise(prepared, request.key.as_ref(), execution).await,
+                None => self.run_in_child(&request, execution).await,
             };
             match result {
                 Ok(outcome) => return outcome,
@@ -141,7 +167,7 @@ impl Supervisor {
     ) -> std::result::Result<[String; 4], ChildError> {
         let grant = permit.grant().clone();
         let timeout = permit.grant().timeout().value;
-        let request = self.job_request(tool, permit, Task::Describe);
+        let request = self.job_request(tool, permit, Task::Describe, None);
         let description = async {
             let (child, refill) = self.pool.take_child().await?;
             let mut prepared = child.assign(refill, &request, &grant, RelayGuard(None), None).await?;
@@ -152,9 +178,9 @@ impl Supervisor {
                     result.map_err(|reason| ChildError::Reported(truncate(reason)))
                 }
                 Some(FromChild::Failed(reason)) => Err(ChildError::Reported(truncate(reason))),
-                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
-                    Err(ChildError::NoDescription)
-                }
+                Some(
+                    FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_) | FromChild::Idle,
+                ) => Err(ChildError::NoDescription),
                 None => Err(ChildError::Ended(kill_and_wait(&mut prepared.child).await.description)),
             }
         };
@@ -163,12 +189,29 @@ impl Supervisor {
         tokio::time::timeout(limit, description).await.unwrap_or_else(timeout_error)
     }
 
+    /// Sends the arguments to a child that has served a run like this one; `None` if there is none.
+    async fn assign_reused(
+        &self,
+        request: &JobRequest,
+        grant: &Grant,
+    ) -> Option<std::result::Result<PreparedChild, ChildError>> {
+        let (child, earlier) = self.idle.take(request.key.as_ref()?).await?;
+        Some(child.assign_next(earlier, request, grant).await)
+    }
+
     /// Runs the job in a child that was not prepared. Fails with the reason if the guest never began.
-    async fn run_in_new_child(
+    async fn run_in_child(
         &self,
         request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
+        let reused = tokio::select! {
+            prepared = self.assign_reused(request, execution.grant()) => prepared,
+            stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
+        };
+        if let Some(prepared) = reused {
+            return self.supervise(prepared?, request.key.as_ref(), execution).await;
+        }
         let (child, refill) = tokio::select! {
             child = self.pool.take_child() => child?,
             stop = await_stop(execution) => {
@@ -184,19 +227,21 @@ impl Supervisor {
         let (relay, socket) = start_relay(execution)?;
         tokio::select! {
             prepared = child.assign(refill, request, execution.grant(), relay, socket) => {
-                self.supervise(prepared?, execution).await
+                self.supervise(prepared?, request.key.as_ref(), execution).await
             }
             stop = await_stop(execution) => Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         }
     }
 
-    /// Lets a prepared child begin and supervises it to its end. Fails with the reason if the guest never began.
+    /// Lets a prepared child begin and supervises it to its end. A child with a `key` may then wait for another run. Fails
+    /// with the reason if the guest never began.
     async fn supervise(
         &self,
         prepared: PreparedChild,
+        key: Option<&ReuseKey>,
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
-        let PreparedChild { mut child, _relay } = prepared;
+        let PreparedChild { mut child, earlier, _relay } = prepared;
         let result = tokio::select! {
             result = child.channel.begin() => result,
             stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
@@ -206,6 +251,7 @@ impl Supervisor {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
+        let has_own_peak = earlier.is_none_or(|earlier| earlier.is_peak_reset);
         let mut start_cpu = None;
         let mut report = None;
         let end = loop {
@@ -218,7 +264,8 @@ impl Supervisor {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
                     // Only the first message counts. It is sent before the guest starts; a later one could come from a
                     // compromised child that hides its CPU time.
-                    start_cpu.get_or_insert(Duration::from_nanos(cpu_ns));
+                    start_cpu
+                        .get_or_insert(earlier.map_or(Duration::from_nanos(cpu_ns), |earlier| earlier.cpu));
                 }
                 Ok(Some(FromChild::Event(event))) => execution.record_event(event),
                 Ok(Some(FromChild::Ended(end_report))) => {
@@ -234,6 +281,9 @@ impl Supervisor {
                 Ok(Some(FromChild::Described(_))) => {
                     break End::Crashed("it sent a description instead of running the tool".to_owned());
                 }
+                Ok(Some(FromChild::Idle)) => {
+                    break End::Crashed("it sent that it is idle instead of running the tool".to_owned());
+                }
                 Ok(Some(FromChild::Failed(reason))) if start_cpu.is_none() => {
                     return Err(ChildError::Reported(truncate(reason)));
                 }
@@ -246,8 +296,9 @@ impl Supervisor {
                     let Some(start_cpu) = start_cpu else { return Err(ChildError::Ended(exit.description)) };
                     let mut outcome =
                         execution.outcome(End::Crashed(exit.description), self.clock.monotonic());
+                    outcome.metrics.earlier_runs = earlier.map_or(0, |earlier| earlier.count);
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(start_cpu);
-                    outcome.metrics.peak_resident_bytes = Some(exit.peak_resident);
+                    outcome.metrics.peak_resident_bytes = has_own_peak.then_some(exit.peak_resident);
                     outcome.usage.spent = None;
                     return Ok(outcome);
                 }
@@ -259,13 +310,20 @@ impl Supervisor {
         let cpu = start_cpu.and_then(|start_cpu| Some(cpu_of(child.pid)?.saturating_sub(start_cpu)));
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
-        outcome.metrics.peak_resident_bytes = peak_resident_of(child.pid);
+        outcome.metrics.peak_resident_bytes = has_own_peak.then(|| peak_resident_of(child.pid)).flatten();
+        let served = earlier.map_or(0, |earlier| earlier.count);
+        outcome.metrics.earlier_runs = served;
         outcome.usage.spent = None;
         if let Some((output_bytes, truncated, spent, denied_truncated)) = report {
             outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
             outcome.output.truncated |= truncated;
             outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
             outcome.usage.denied_truncated |= denied_truncated;
+            if let Some(key) = key
+                && may_go_on_after(&outcome.end)
+            {
+                self.idle.put(key.clone(), child, served.saturating_add(1));
+            }
         }
         Ok(outcome)
     }
@@ -313,6 +371,8 @@ impl Supervisor {
 pub(super) struct JobRequest {
     job: Job,
     folders: Vec<OwnedFd>,
+    /// Names the children that may serve the run, if a child may serve several.
+    key: Option<ReuseKey>,
 }
 
 impl JobRequest {
@@ -328,6 +388,8 @@ impl JobRequest {
 /// A child that has received its job, applies the job's confinement to itself and waits for the signal to begin.
 pub struct PreparedChild {
     child: Child,
+    /// The runs that the child has served; `None` before its first one.
+    earlier: Option<EarlierRuns>,
     _relay: RelayGuard,
 }
 
@@ -414,6 +476,13 @@ async fn kill_and_wait(child: &mut Child) -> Exit {
     }
 }
 
+/// Maximum number of bytes that a child may send about a run.
+fn max_report_bytes(grant: &Grant) -> u64 {
+    // Output is reported as JSON, in which one byte becomes up to six. The factor 8 leaves room for the other members of
+    // the report.
+    grant.output().value.bytes().saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES)
+}
+
 /// Truncates a child's message, which may have any length.
 fn truncate(text: String) -> String {
     if text.len() <= MAX_TEXT_BYTES { text } else { text.chars().take(MAX_TEXT_BYTES / 4).collect() }
@@ -434,16 +503,28 @@ impl Child {
         }
         let handles = request.folders.iter().map(AsFd::as_fd).chain(socket.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
-        // Output is reported as JSON, in which one byte becomes up to six. The factor 8 leaves room for the other
-        // members of the report.
-        let output = grant.output().value.bytes();
-        self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
+        self.channel.set_receive_limit(max_report_bytes(grant));
         self.channel.send(&request.job, &handles).await?;
         // The next child is forked while this one runs. Measured on two cores: forking it only after the run is slower,
         // because that delays the answer.
         drop(refill);
         // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
         drop(socket);
-        Ok(PreparedChild { child: self, _relay: relay })
+        Ok(PreparedChild { child: self, earlier: None, _relay: relay })
+    }
+
+    /// Sends the arguments of another run to a child that has cleared everything of the runs before.
+    async fn assign_next(
+        mut self,
+        earlier: EarlierRuns,
+        request: &JobRequest,
+        grant: &Grant,
+    ) -> std::result::Result<PreparedChild, ChildError> {
+        self.channel.set_receive_limit(max_report_bytes(grant));
+        match &request.job.task {
+            Task::Invoke { arguments } => self.channel.send(arguments, &[]).await?,
+            Task::Describe => return Err(ChildError::NoDescription),
+        }
+        Ok(PreparedChild { child: self, earlier: Some(earlier), _relay: RelayGuard(None) })
     }
 }

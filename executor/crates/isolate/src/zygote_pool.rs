@@ -12,6 +12,7 @@
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
 use super::error::ChildError;
+use super::reuse::ReuseLimits;
 use super::user::RunAs;
 use super::zygote_handle::{Child, ChildResult, Refill, ToolImage, ZygoteHandle};
 use super::{Module, PreforkConfig};
@@ -74,6 +75,11 @@ impl ZygotePool {
     /// The configured number of waiting children.
     pub(super) fn waiting(&self) -> usize {
         self.settings.waiting
+    }
+
+    /// The limits of a process that serves several runs.
+    pub(super) fn reuse(&self) -> ReuseLimits {
+        self.settings.reuse
     }
 
     /// The rule that selects the user of a run.

@@ -40,10 +40,6 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn accounting(&self) -> Accounting {
-        self.accounting
-    }
-
     pub(super) fn new(accounting: Accounting) -> Self {
         Self { accounting, ..Self::default() }
     }

@@ -189,7 +189,7 @@ impl Turn {
         // A map with text keys: serializing it cannot fail.
         let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
         let isolate = &claimed.loaded.isolate;
-        let request = isolate.request(&call.tool, permit, arguments);
+        let request = isolate.request(&call.agent, &call.tool, permit, arguments);
         // Recovery adds the calls to this receipt.
         let no_calls = NestedCalls::none_yet(request.grant());
         let fallback = claimed.receipt(no_calls, isolate.lost_outcome(&request));
