@@ -3,7 +3,7 @@
 
 use super::channel::{EndReport, FromChild, Job, Task, receive, receive_confined, send, wait_for_begin};
 use super::relay::Relay;
-use super::reuse::{OwnResources, may_go_on_after};
+use super::reuse::{OwnResources, may_go_on_after, open_own_descriptors};
 use super::zygote::{ZygoteState, confine_io_error};
 use a2g_capability::{Permit, ReceivedPermit};
 use a2g_sandbox::egress::Network;
@@ -70,7 +70,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
         .receive(handles)
         .ok_or_else(|| Error::other("the job arrived without its folder descriptors"))?;
     let artifact = zygote.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
-    let resources = is_reused.then(OwnResources::count_now).transpose()?;
+    let descriptors = is_reused.then(open_own_descriptors).transpose()?;
     let permit = received.permit();
     let access = permit.grant().access().value;
     let granted_folders = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
@@ -81,6 +81,13 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
         .apply(&folders, grant.memory().value, grant.output().value, user)
         .map_err(confine_io_error)?;
     drop(folders);
+    let resources = match descriptors {
+        Some(descriptors) => {
+            zygote.sandbox.open_folders(received.permit()).map_err(Error::other)?;
+            Some(OwnResources::count_now(descriptors)?)
+        }
+        None => None,
+    };
     if !wait_for_begin(socket)? {
         return Ok(());
     }
@@ -128,8 +135,9 @@ impl Runs<'_> {
                 wait_for_kill();
             }
             drop(store);
-            if !resources.are_as_before()? {
-                return Err(Error::other("it has other threads or descriptors than before its first run"));
+            if let Err(reason) = resources.check() {
+                send(self.socket, &FromChild::Failed(reason.to_string()), &[])?;
+                wait_for_kill();
             }
             send(self.socket, &FromChild::Idle, &[])?;
             let Some(next_arguments) = receive_confined(self.socket)? else { return Ok(()) };
@@ -172,7 +180,7 @@ impl Runs<'_> {
     }
 }
 
-/// Waits for SIGKILL from the server.
+/// Waits for SIGKILL from the server, which may still have to read the kernel's accounting of this process.
 // This is cheaper than running exit handlers, and the server ends every child the same way.
 fn wait_for_kill() -> ! {
     loop {

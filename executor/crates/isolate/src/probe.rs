@@ -3,7 +3,7 @@
 
 use super::error::ChildError;
 use super::supervisor::Supervisor;
-use super::{Isolation, Module, PreforkConfig, RunAs};
+use super::{Isolation, Module, PreforkConfig, ReuseLimits, RunAs};
 use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
 use a2g_types::clock::Clock;

@@ -16,9 +16,9 @@ use a2g_runtime::{spawn, timer_now};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::End;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags, open, statx};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, openat, statx};
 use std::collections::VecDeque;
-use std::io::Result;
+use std::io::{Error, Result};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -228,24 +228,39 @@ pub(super) struct OwnResources {
     before: Held,
 }
 
-#[derive(Debug, PartialEq, Eq)]
 struct Held {
     threads: u64,
     descriptors: usize,
 }
 
+/// Opens the folder that lists this process's descriptors, before the process loses its access to it.
+pub(super) fn open_own_descriptors() -> Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(Dir::new(openat(CWD, "/proc/self/fd", flags, Mode::empty())?)?)
+}
+
 impl OwnResources {
-    /// Counts what this process holds before its first run. Call it before the process loses its access to other folders.
-    pub(super) fn count_now() -> Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut folder = Dir::new(open("/proc/self/fd", flags, Mode::empty())?)?;
-        let before = Held::count(&mut folder)?;
-        Ok(Self { folder, before })
+    /// Counts what this process holds before its first run.
+    pub(super) fn count_now(mut descriptors: Dir) -> Result<Self> {
+        let before = Held::count(&mut descriptors)?;
+        Ok(Self { folder: descriptors, before })
     }
 
-    /// `true` if this process has as many threads and descriptors as before its first run.
-    pub(super) fn are_as_before(&mut self) -> Result<bool> {
-        Ok(Held::count(&mut self.folder)? == self.before)
+    /// Checks that this process has as many threads and descriptors as before its first run.
+    ///
+    /// # Errors
+    /// If it has not, or they cannot be counted.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let Held { threads, descriptors } = Held::count(&mut self.folder)?;
+        let before = &self.before;
+        if (threads, descriptors) == (before.threads, before.descriptors) {
+            return Ok(());
+        }
+        Err(Error::other(format!(
+            "after a run it has {threads} threads and {descriptors} descriptors, and before its first one it had \
+             {} and {}",
+            before.threads, before.descriptors
+        )))
     }
 }
 

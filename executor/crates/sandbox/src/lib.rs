@@ -389,6 +389,15 @@ impl Sandbox {
         self.preopens.outside()
     }
 
+    /// Opens the folders of a permit ahead of its runs, which then find them open.
+    ///
+    /// # Errors
+    /// If the process has reached its limit on open descriptors, or may not open the folders.
+    pub fn open_folders(&self, permit: &Permit) -> Result<(), BoxedError> {
+        self.preopens.for_run(permit.roots(), permit.grant())?;
+        Ok(())
+    }
+
     /// A hash of wasmtime's version, the engine's settings and the processor, in hexadecimal. Compiled code can
     /// be loaded only where the hash is the same as when it was compiled.
     #[must_use]
