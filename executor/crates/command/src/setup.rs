@@ -429,7 +429,7 @@ impl ToolRuntime {
         let modules = catalog.ready_tools().map(|(name, tool)| Module {
             name,
             code: tool_code(tool),
-            isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
+            isolation: config.isolation_of(name),
             is_reused: config.reuse.tools.contains(name),
         });
         let tools = modules.collect::<Vec<_>>();

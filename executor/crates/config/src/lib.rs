@@ -231,6 +231,12 @@ impl Config {
         self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
+    /// The isolation of a tool's runs: the configured one, or inline for a tool that runs so in any case.
+    #[must_use]
+    pub fn isolation_of(&self, tool: &ToolName) -> Isolation {
+        if self.inline_tools.contains(tool) { Isolation::Inline } else { self.isolation }
+    }
+
     /// Repeats the checks of the port, of the doors' access and of paths, after command-line options have changed them.
     ///
     /// # Errors
@@ -292,14 +298,11 @@ impl Config {
     /// Checks that the tools whose processes are reused have processes, and that these may share an address layout.
     fn check_reuse(&self) -> Result<(), InvalidValueError> {
         let error = invalid("executor.reuse.tools");
-        let is_inline = |tool: &&ToolName| match self.isolation {
-            Isolation::Inline => true,
-            Isolation::Process => self.inline_tools.contains(*tool),
-        };
-        if let Some(tool) = self.reuse.tools.iter().find(is_inline) {
+        let mut tools = self.reuse.tools.iter();
+        if let Some(tool) = tools.find(|tool| self.isolation_of(tool) == Isolation::Inline) {
             return Err(error(&format_args!(
-                "names `{tool}`, which has no process to reuse, because `executor.isolation` or `executor.inline_tools` lets \
-                 it run inline: remove it here, or let it run in processes"
+                "names `{tool}`, which has no process to reuse, because `executor.isolation` or `executor.inline_tools` \
+                 lets it run inline: remove it here, or let it run in processes"
             )));
         }
         if self.layout.per_child && !self.reuse.tools.is_empty() {

@@ -107,7 +107,7 @@ impl Config {
         Err(error.at_path(path, &text))
     }
 
-    /// The tools of the catalogue that settings name, each with the key.
+    /// The tools of the catalogue that settings of the section `[executor]` name, each with the key of its setting.
     pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &ToolName)> {
         let inline = self.inline_tools.iter().map(|tool| ("executor.inline_tools", tool));
         inline.chain(self.reuse.tools.iter().map(|tool| ("executor.reuse.tools", tool)))
