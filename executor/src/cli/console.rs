@@ -6,8 +6,7 @@
 use super::UsageError;
 use super::arguments::ConsoleCommand;
 use super::doors::{DoorParts, OpenDoor, webhooks};
-use super::output::{note, print, print_row};
-use super::serve::list;
+use super::output::{list, note, print, print_row};
 use super::setup::{InspectedContainment, config};
 use a2g_config::{Config, NotifySettings};
 use a2g_console::{ConsolePort, Containment, ContainmentControl, LocalKey, Notifier, NotifyWebhook};

@@ -2,8 +2,7 @@
 
 use super::arguments::Setup;
 use super::layout::{Listing, status_cell, text};
-use super::output::{one_line, print};
-use super::serve::list;
+use super::output::{list, one_line, print};
 use super::setup::config;
 use a2g_config::{Config, Reuse};
 use a2g_isolate::{Isolation, support};
@@ -51,13 +50,13 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A row that is not a protection of the kernel: the configuration decides.
+/// A row about a protection that depends on the configuration, and not on the kernel.
 struct ConfiguredRow {
     name: &'static str,
     purpose: &'static str,
-    /// The means, or the reason why there is none.
+    /// The way in which the machine provides it, or the reason why it is missing.
     state: Result<String, String>,
-    /// The name of the state of a row without means.
+    /// The word in the list for the state of a row that is missing.
     otherwise: &'static str,
 }
 
@@ -106,8 +105,8 @@ fn describe_processes(config: &Config) -> Result<String, String> {
     }
     if !tools.is_empty() {
         exceptions.push(format!(
-            "{}: a process serves up to {} runs of one agent under one grant, and a compromised one could see the later \
-             ones of them (`executor.reuse`)",
+            "{}: a process serves up to {} runs of one agent under one grant, and once compromised it can see the later \
+             of these runs (`executor.reuse`)",
             list(tools),
             limits.runs
         ));

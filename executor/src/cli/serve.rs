@@ -2,7 +2,7 @@
 
 use super::arguments::{Serve, Setup};
 use super::doors::{DOORS, DoorParts, Peer, StdioDoor, StdioParts};
-use super::output::{note, one_line, print, print_row};
+use super::output::{list, note, one_line, print, print_row};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, InspectedContainment, ToolRuntime, check_containment, config, file,
     inspect_containment, owners, recorded_definitions, take_authority, warn_about_root,
@@ -319,11 +319,6 @@ impl CheckedConfig {
     }
 }
 
-/// The texts of these values, as a list.
-pub(super) fn list(values: impl IntoIterator<Item: ToString>) -> String {
-    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
-}
-
 fn print_files(config: &Config) {
     let durability = config.durability.as_str();
     print_row("journal", format_args!("{}, survives: {durability}", config.journal.display()));
@@ -354,7 +349,11 @@ fn print_isolation(config: &Config, run_as: RunAs) {
     if !tools.is_empty() {
         print_row(
             "reused",
-            format_args!("processes of {}, for {runs} runs, {} ms apart", list(tools), idle.as_millis()),
+            format_args!(
+                "processes of {}, for up to {runs} runs, at most {} ms apart",
+                list(tools),
+                idle.as_millis()
+            ),
         );
     }
 }

@@ -553,8 +553,8 @@ fn doctor_reports_missing_controls_in_its_exit_code() {
     place.configure("[executor]\nreuse.tools = [\"hash_file\"]");
     let configured = place.run(&["doctor", "--json"]).json();
     let mut configured_rows = configured.as_array().unwrap().iter();
-    let own = configured_rows.find(|row| row["name"] == "process-for-each-run").unwrap();
-    assert!(own["missing"].as_str().is_some_and(|reason| reason.starts_with("hash_file: ")), "{own}");
+    let row = configured_rows.find(|row| row["name"] == "process-for-each-run").unwrap();
+    assert!(row["missing"].as_str().is_some_and(|reason| reason.starts_with("hash_file: ")), "{row}");
 }
 
 /// The output of a command on a screen of so many columns, in a time zone five hours ahead of UTC.
@@ -845,7 +845,11 @@ fn config_check_reports_missing_folders() {
     place.configure("[executor]\nreuse.tools = [\"hash_file\", \"nothing\"]");
     place.expect("config check", 2, &["`executor.reuse.tools` names `nothing`", " line "]);
     place.configure("[executor]\nreuse.tools = [\"hash_file\"]");
-    place.expect("config check", 0, &["reused      processes of hash_file, for 100 runs, 500 ms apart"]);
+    place.expect(
+        "config check",
+        0,
+        &["reused      processes of hash_file, for up to 100 runs, at most 500 ms apart"],
+    );
     place.configure("");
     let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
     executor.line_with("`executor.inline_tools` names a tool that is not in the catalogue");

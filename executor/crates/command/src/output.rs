@@ -42,6 +42,11 @@ pub fn print_row(name: &str, value: impl Display) {
     print(format_args!("{name:<12}{value}"));
 }
 
+/// The texts of these values, separated by commas.
+pub fn list(values: impl IntoIterator<Item: ToString>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// Prints text on standard error.
 pub fn note(text: impl Display) {
     let _ignored = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
