@@ -18,10 +18,10 @@ const REUSED: &str = "reused";
 /// Isolation of tools, from the variable `A2G_TEST_ISOLATION`, so that the same tests run in all
 /// modes; `process` by default.
 pub fn isolation() -> String {
-    tested_isolation().replace(REUSED, "process")
+    if are_processes_reused() { "process".to_owned() } else { tested_isolation() }
 }
 
-/// `true` if processes serve several runs where a test does not say otherwise.
+/// `true` if processes serve several runs, unless a test sets otherwise.
 pub fn are_processes_reused() -> bool {
     tested_isolation() == REUSED
 }

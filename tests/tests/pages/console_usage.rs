@@ -191,7 +191,7 @@ fn the_overview_says_what_was_verified() {
     let page = client.get("/console").1;
     if isolation() == "process" {
         let rows: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
-        // The page has what the configuration decides in other places.
+        // The rows about the configuration are elsewhere on the page.
         let of_configuration = [json!("process-for-each-run"), json!("journal-durability")];
         for row in rows.as_array().unwrap().iter().filter(|row| !of_configuration.contains(&row["name"])) {
             assert!(page.contains(row["name"].as_str().unwrap()), "{row}: {page}");

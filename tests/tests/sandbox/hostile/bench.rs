@@ -78,12 +78,12 @@ impl Bench {
         let harmless = Guest::new("(call $note (i32.const 7))");
         let catalogue = catalogue.add(Tool::command_bytes(HARMLESS, harmless.wasm()));
         let books = ReportAccounting::open();
-        let options = if options.get("executor.waiting").is_null() {
+        let with_waiting = if options.get("executor.waiting").is_null() {
             options.set("executor.waiting", WAITING)
         } else {
             options
         };
-        let options = if are_processes_reused() { reuse_processes(options, &catalogue) } else { options };
+        let options = set_tested_reuse(with_waiting, &catalogue);
         let waiting = options.get("executor.waiting").as_u64().and_then(|count| usize::try_from(count).ok());
         let forked = waiting.filter(|_| options.get("executor.isolation") == "process");
         let processes = match forked {
@@ -246,18 +246,18 @@ impl Drop for Bench {
     }
 }
 
-/// Reuses the processes of all tools that run in processes, unless the test has settings of its own for their lifetime.
-fn reuse_processes(options: Options, catalogue: &Catalogue) -> Options {
+/// Where reused processes are tested, reuses those of all tools, unless the test itself sets the lifetime of processes.
+fn set_tested_reuse(options: Options, catalogue: &Catalogue) -> Options {
     let own = ["executor.reuse", "executor.fresh_layout", "executor.renew_runs"];
     let is_inline = options.get("executor.isolation") != "process";
-    if is_inline || own.into_iter().any(|key| !options.get(key).is_null()) {
+    if !are_processes_reused() || is_inline || own.into_iter().any(|key| !options.get(key).is_null()) {
         return options;
     }
     let inline = options.get("executor.inline_tools").as_array().cloned().unwrap_or_default();
     let entries = std::fs::read_dir(catalogue.folder()).expect("a catalogue").flatten();
     let names = entries.map(|entry| json!(entry.file_name().to_string_lossy()));
     let tools = names.filter(|name| !inline.contains(name)).collect::<Vec<_>>();
-    // They end before the bench looks for what is left over.
+    // An idle process ends before the bench looks for what is left over.
     options.set("executor.reuse", json!({ "tools": tools, "idle_ms": 200 }))
 }
 

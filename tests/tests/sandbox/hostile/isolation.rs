@@ -36,6 +36,11 @@ fn id(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
 }
 
+/// Tells the server to read its files again (SIGHUP).
+pub(super) fn hang_up(bench: &Bench) {
+    kill_process(id(bench.process), Signal::HUP).expect("it can be told");
+}
+
 pub(super) fn kill(pid: u32) {
     kill_process(id(pid), Signal::KILL).expect("it can be killed");
 }
@@ -248,7 +253,7 @@ fn a_changed_catalogue_is_reloaded_without_dropping_runs() {
             Tool::command_bytes("added", added.wasm()).write(&bench.catalogue.folder().join("added"), true);
             std::fs::remove_dir_all(bench.catalogue.folder().join("traps")).expect("a tool");
         });
-        kill_process(id(bench.process), Signal::HUP).expect("it can be told");
+        hang_up(&bench);
         bench.executor.line_with("catalogue reloaded");
         assert_eq!(bench.call("added").send().success().notes(), [9]);
         let gone = bench.call("traps").send();
@@ -263,7 +268,7 @@ fn a_changed_catalogue_is_reloaded_without_dropping_runs() {
     // A catalogue that cannot be read leaves the last one in place.
     std::fs::rename(bench.catalogue.folder(), bench.catalogue.folder().with_extension("away"))
         .expect("a move");
-    kill_process(id(bench.process), Signal::HUP).expect("it can be told");
+    hang_up(&bench);
     bench.executor.line_with("the catalogue cannot be reloaded, and the old one stays");
     bench.assert_well("a catalogue that is gone");
     std::fs::rename(bench.catalogue.folder().with_extension("away"), bench.catalogue.folder())

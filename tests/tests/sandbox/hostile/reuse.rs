@@ -3,11 +3,10 @@
 
 use super::bench::{Bench, Call, CallAnswer, Report};
 use super::cpu::assert_held;
-use super::isolation::{SLEEPS, kill_all_children};
+use super::isolation::{SLEEPS, hang_up, kill_all_children};
 use super::side::longest_leftover;
 use harness::guests::{Guest, errno};
 use harness::{Options, Tool, eventually};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::thread::{scope, sleep};
@@ -15,7 +14,8 @@ use std::time::Duration;
 
 const OTHER_AGENT: &str = "did:aeon:other:1.0:abc123";
 
-/// The settings for these tools. Their processes wait long enough for a busy machine, and are not left over after a case.
+/// The settings for these tools. Their processes wait long enough for a busy machine, and end before the bench looks for
+/// what is left over.
 fn reuse(tools: &[&str]) -> Value {
     let idle = longest_leftover().min(Duration::from_secs(6)) / 2;
     json!({ "tools": tools, "idle_ms": u64::try_from(idle.as_millis()).expect("seconds") })
@@ -52,7 +52,7 @@ fn cancel(bench: &Bench, call: Call<'_>) -> CallAnswer {
     scope(|scope| {
         let answer = scope.spawn(|| call.send());
         eventually("the guest runs", || (bench.state(&intent) == "running").then_some(()));
-        // Until the guest itself sleeps, and not the child on its way to it.
+        // The state is `running` before the guest sleeps.
         sleep(Duration::from_millis(200));
         assert!(bench.cancel(&intent));
         answer.join().expect("no panic")
@@ -131,7 +131,7 @@ fn without_the_setting_each_run_has_a_process_of_its_own() {
 
 #[test]
 fn a_run_finds_nothing_of_earlier_runs_of_its_process() {
-    // It grows its memory first, counts the words that are not zero in it, and then fills it.
+    // The guest grows its memory first, counts the words in it that are not zero, and then fills it.
     let body = r#"
         (local $at i32) (local $found i32)
         (drop (memory.grow (i32.const 3)))
@@ -168,7 +168,7 @@ fn a_run_finds_nothing_of_earlier_runs_of_its_process() {
 
 #[test]
 fn a_report_measures_its_own_run_only() {
-    // Unless there is a file, it uses 64 MB of memory, 0.3 seconds, and some of each budget.
+    // The guest uses 64 MB of memory, 0.3 seconds and some of each budget, unless the file `small` exists.
     let body = r#"
         (if (call $open (i32.const 3) @"small") (then
           (drop (memory.grow (i32.const 1024)))
@@ -209,7 +209,7 @@ fn a_report_measures_its_own_run_only() {
 
 #[test]
 fn every_other_end_ends_the_process() {
-    // A guest that ends in this way if there is a file.
+    // The guest ends in this way if the file `bad` exists.
     let if_told =
         |body: &str| Guest::new(format!(r#"(if (i32.eqz (call $open (i32.const 3) @"bad")) (then {body}))"#));
     let bodies = [
@@ -299,8 +299,7 @@ fn a_replaced_tool_is_not_run_by_an_old_process() {
     bench.change_outside(|| {
         Tool::command_bytes("notes", note(2).wasm()).write(&bench.catalogue.folder().join("notes"), true);
     });
-    let server = i32::try_from(bench.process).ok().and_then(Pid::from_raw).expect("a pid");
-    kill_process(server, Signal::HUP).expect("it can be told");
+    hang_up(&bench);
     bench.executor.line_with("catalogue reloaded");
     assert_eq!(run(), (0, vec![2]));
     assert_eq!(run(), (1, vec![2]));

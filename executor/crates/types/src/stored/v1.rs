@@ -292,7 +292,7 @@ struct Metrics {
     earlier_runs: u32,
 }
 
-/// `true` for the number that a record does not have.
+/// `true` for a number that a record leaves out.
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
