@@ -336,7 +336,7 @@ const MAKERS: [(&str, &[&str]); 16] = [
             "Permit::without_access",
             "Permit::open",
             "Permit::duplicate",
-            "ReceivedPermit::for_next_run",
+            "ReceivedPermit::duplicate",
             "ReceivedPermit::into_permit",
         ],
     ),

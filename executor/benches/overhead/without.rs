@@ -60,7 +60,7 @@ async fn serve(folder: &Path) {
         name,
         code: tool_code(tool),
         isolation: config.isolation,
-        is_reused: config.reuse.tools.contains(name),
+        lifetime: config.reuse.lifetime_of(name),
     });
     let tools = tools.collect::<Vec<_>>();
     let limits = config.ceilings.limits;

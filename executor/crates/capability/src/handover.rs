@@ -36,7 +36,7 @@ impl Handover {
 
     /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has had an
     /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
-    /// so a process receives one permit and can make no other.
+    /// so a process receives one permit and can make no other, except copies of it for its further runs.
     #[must_use]
     pub fn receive(self, folders: Vec<OwnedFd>) -> Option<ReceivedPermit> {
         if Authority::is_in_use() {
@@ -60,16 +60,17 @@ impl Handover {
     }
 }
 
-/// The permit of a process that runs guests for another one, which has made a permit of its own for each of their runs.
+/// The permit that a process of guests has received. The server has made a permit for each run; all runs of the process use
+/// this one.
 #[derive(Debug)]
 pub struct ReceivedPermit(Permit);
 
 impl ReceivedPermit {
-    /// The permit of the process's next run, with the same grant and descriptors of its own.
+    /// A permit for one of several runs, with the same grant and descriptors of its own.
     ///
     /// # Errors
     /// If the process has reached its limit on open descriptors.
-    pub fn for_next_run(&self) -> std::io::Result<Permit> {
+    pub fn duplicate(&self) -> std::io::Result<Permit> {
         self.0.duplicate()
     }
 
@@ -126,7 +127,7 @@ mod tests {
         assert!(parse(&outside).receive(folder()).is_none(), "an area lies outside of its folder");
         let same_folder = folder();
         let received = parse(&text).receive(folders).unwrap();
-        let permit = received.for_next_run().unwrap();
+        let permit = received.duplicate().unwrap();
         assert!(parse(&text).receive(same_folder).is_none(), "a process receives one permit");
         // The reachable hosts are not sent: the server decides on them.
         assert!(grant.reach().allowed_patterns().next().is_some());

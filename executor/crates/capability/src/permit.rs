@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// The authority of one run: a grant whose folders are open.
 ///
 /// It is made by consuming a [`Grant`], it is not `Clone`, and the run takes it by value. One grant therefore starts at
-/// most one guest; only [`ReceivedPermit`](super::ReceivedPermit) makes more of them, in the process of guests.
+/// most one guest; only [`ReceivedPermit`](super::ReceivedPermit) makes copies, for the further runs of a reused process.
 #[derive(Debug)]
 pub struct Permit {
     grant: GrantView,

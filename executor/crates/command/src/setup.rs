@@ -430,7 +430,7 @@ impl ToolRuntime {
             name,
             code: tool_code(tool),
             isolation: config.isolation_of(name),
-            is_reused: config.reuse.tools.contains(name),
+            lifetime: config.reuse.lifetime_of(name),
         });
         let tools = modules.collect::<Vec<_>>();
         let prefork = PreforkConfig {

@@ -5,7 +5,7 @@ use super::file;
 use super::machine::{default_concurrent, default_waiting};
 use super::values::{check_count, check_max, check_seconds, check_size, parse_tool_names, to_usize};
 use a2g_core::run::Capacity;
-use a2g_isolate::{Isolation, ReuseLimits};
+use a2g_isolate::{Isolation, ProcessLifetime, ReuseLimits};
 use a2g_types::ident::ToolName;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,6 +40,14 @@ pub struct Reuse {
     pub tools: BTreeSet<ToolName>,
     /// The limits on the reuse of one process.
     pub limits: ReuseLimits,
+}
+
+impl Reuse {
+    /// The lifetime of this tool's processes.
+    #[must_use]
+    pub fn lifetime_of(&self, tool: &ToolName) -> ProcessLifetime {
+        if self.tools.contains(tool) { ProcessLifetime::Reused } else { ProcessLifetime::OneRun }
+    }
 }
 
 pub(super) fn parse_reuse(reuse: &file::Reuse) -> Result<Reuse, InvalidValueError> {

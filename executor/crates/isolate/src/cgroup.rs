@@ -30,10 +30,10 @@ const EXECUTOR_PREFIX: &str = "a2g-executor-";
 const SERVER_SUFFIX: &str = "-server";
 /// The memory of a child that no other limit counts: its copies of the zygote's pages, and the kernel's memory for it.
 const HEADROOM_BYTES: u64 = 64 << 20;
-/// Maximum memory that earlier runs may leave charged to a reused group, such as cached directory entries
+/// Maximum memory that earlier runs may leave charged to the group of the next run, such as cached directory entries
 /// (dentries).
 // A group with more is removed, because the next run would be charged for it.
-const MAX_RESIDUE_BYTES: u64 = 8 << 20;
+pub(super) const MAX_RESIDUE_BYTES: u64 = 8 << 20;
 /// Maximum number of empty groups for the next runs.
 // Creating and removing a group takes the kernel longer than a small guest's run, and the kernel keeps a removed group
 // for as long as a page of its files is cached. There are two spare groups, because one is returned while another is
@@ -182,14 +182,18 @@ impl CgroupDirs {
         lists.flat_map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
     }
 
-    /// Returns `true` if little memory of earlier runs is still charged to the group.
-    fn is_clean(&self) -> bool {
+    /// The memory that is charged to the group, in bytes; `None` if the kernel does not say.
+    fn charged_bytes(&self) -> Option<u64> {
         let usage = match self {
             Self::V1 { memory, .. } => memory.join("memory.usage_in_bytes"),
             Self::V2(folder) => folder.join("memory.current"),
         };
-        let usage = fs::read_to_string(usage).ok().and_then(|bytes| bytes.trim().parse::<u64>().ok());
-        usage.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
+        fs::read_to_string(usage).ok()?.trim().parse().ok()
+    }
+
+    /// Returns `true` if little memory of earlier runs is still charged to the group.
+    fn is_clean(&self) -> bool {
+        self.charged_bytes().is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
     }
 
     /// Kills every process in the group and removes the group.
@@ -492,6 +496,11 @@ impl Group {
         // An unchanged quota is also written, because the write starts a new period. Without it, a run of a few
         // milliseconds at 1 % stood still for most of a second: the previous run had used up the period's quota.
         write(&cpu_limit, &quota)
+    }
+
+    /// The memory that is charged to the group, in bytes; `None` if the kernel does not say.
+    pub(super) fn charged_bytes(&self) -> Option<u64> {
+        self.folders.charged_bytes()
     }
 
     fn memory_bytes(&self) -> parking_lot::MutexGuard<'_, Option<u64>> {

@@ -4,6 +4,7 @@
 //! tells a child that has received its job to begin. The zygote and its children block on their end of a socket pair;
 //! the server's runtime reads the other end without blocking.
 
+use super::ProcessLifetime;
 use super::user::User;
 use a2g_capability::Handover;
 use a2g_sandbox::Event;
@@ -36,6 +37,9 @@ const MAX_DESCRIPTORS: usize = 253;
 const CHILD_READ_BYTES: usize = 64 << 10;
 /// The buffer size of a read from a zygote, whose messages are short, in bytes.
 const ZYGOTE_READ_BYTES: usize = 4 << 10;
+
+/// Maximum size of the messages of a child between two runs, in bytes.
+const MAX_IDLE_BYTES: usize = 4 << 10;
 
 /// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
 /// version is accepted, and the messages may contain domain types.
@@ -94,8 +98,7 @@ pub(super) struct Job {
     pub(super) max_parallel_calls: u32,
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
-    /// `true` if the child may serve several runs.
-    pub(super) is_reused: bool,
+    pub(super) lifetime: ProcessLifetime,
 }
 
 /// The function of the tool that a child calls.
@@ -231,25 +234,25 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
 /// Waits for the signal to begin; `false` when the other side has closed the connection.
 pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
     let mut signal = [0];
-    Ok(is_received(socket, &mut signal)? && signal == [BEGIN])
+    Ok(fill(socket, &mut signal)? && signal == [BEGIN])
 }
 
 /// Waits for a message without descriptors; `None` when the other side has closed the connection. A child that is confined
 /// may call this.
 pub(super) fn receive_confined<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<T>> {
     let mut header = [0; 4];
-    if !is_received(socket, &mut header)? {
+    if !fill(socket, &mut header)? {
         return Ok(None);
     }
     let mut bytes = vec![0; parse_length(header)?];
-    if !is_received(socket, &mut bytes)? {
+    if !fill(socket, &mut bytes)? {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     Ok(Some(serde_json::from_slice(&bytes)?))
 }
 
-/// Fills `buffer`; `false` when the other side has closed the connection before.
-fn is_received(socket: &UnixStream, buffer: &mut [u8]) -> Result<bool> {
+/// Fills `buffer`. Returns `false` when the other side has closed the connection before.
+fn fill(socket: &UnixStream, buffer: &mut [u8]) -> Result<bool> {
     let mut offset = 0;
     while let Some(rest) = buffer.get_mut(offset..).filter(|rest| !rest.is_empty()) {
         // `recv` is not used: `read` is the only receiving system call that a confined child may make.
@@ -341,15 +344,7 @@ impl Channel {
             };
             match stream.try_io(Interest::READABLE, read) {
                 Ok(0) => return Ok(None),
-                Ok(read) => {
-                    self.remaining = u64::try_from(read)
-                        .ok()
-                        .and_then(|read| self.remaining.checked_sub(read))
-                        .ok_or_else(|| {
-                            Error::new(ErrorKind::InvalidData, "it sent more than its output limit allows")
-                        })?;
-                    self.buffer.extend(chunk.get(..read).unwrap_or_default());
-                }
+                Ok(read) => self.add(chunk.get(..read).unwrap_or_default())?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
                 Err(error) => return Err(error),
@@ -357,9 +352,40 @@ impl Channel {
         }
     }
 
-    /// `true` if nothing has arrived that was not taken yet.
-    pub(super) fn is_silent(&self) -> bool {
-        self.buffer.is_empty()
+    /// Takes the only message that has arrived from a child between two runs; `None` if none has arrived yet.
+    ///
+    /// # Errors
+    /// If more than the message has arrived, or the child has closed the connection.
+    pub(super) fn take_only_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let mut chunk = Vec::with_capacity(MAX_IDLE_BYTES);
+        match recv(&self.stream, spare_capacity(&mut chunk), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => self.add(&chunk)?,
+            Err(Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let message = self.parse_next()?;
+        if self.buffer.is_empty() || message.is_none() {
+            Ok(message)
+        } else {
+            Err(ErrorKind::InvalidData.into())
+        }
+    }
+
+    /// Returns the memory of the last run's messages. Returns `false` if there are more messages than one between two runs.
+    pub(super) fn shrink(&mut self) -> bool {
+        self.buffer.shrink_to_fit();
+        self.buffer.len() <= MAX_IDLE_BYTES
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.remaining = self
+            .remaining
+            .checked_sub(length)
+            .ok_or_else(|| Error::new(ErrorKind::InvalidData, "it sent more than its output limit allows"))?;
+        self.buffer.extend(bytes);
+        Ok(())
     }
 
     /// Takes the first received descriptor that was not taken yet.

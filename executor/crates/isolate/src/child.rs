@@ -1,9 +1,10 @@
 //! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends. If its tool's
 //! processes are reused, it serves further runs under the same permit.
 
+use super::ProcessLifetime;
 use super::channel::{EndReport, FromChild, Job, Task, receive, receive_confined, send, wait_for_begin};
 use super::relay::Relay;
-use super::reuse::{OwnResources, may_go_on_after, open_own_descriptors};
+use super::reuse::{ResourceCounts, may_go_on_after};
 use super::zygote::{ZygoteState, confine_io_error};
 use a2g_capability::{Permit, ReceivedPermit};
 use a2g_sandbox::egress::Network;
@@ -65,12 +66,11 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     } else {
         Outside::default()
     };
-    let Job { tool, task, permit, network: _, max_parallel_calls: _, user, is_reused } = job;
+    let Job { tool, task, permit, network: _, max_parallel_calls: _, user, lifetime } = job;
     let received = permit
         .receive(handles)
         .ok_or_else(|| Error::other("the job arrived without its folder descriptors"))?;
     let artifact = zygote.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
-    let descriptors = is_reused.then(open_own_descriptors).transpose()?;
     let permit = received.permit();
     let access = permit.grant().access().value;
     let granted_folders = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
@@ -81,13 +81,6 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
         .apply(&folders, grant.memory().value, grant.output().value, user)
         .map_err(confine_io_error)?;
     drop(folders);
-    let resources = match descriptors {
-        Some(descriptors) => {
-            zygote.sandbox.open_folders(received.permit()).map_err(Error::other)?;
-            Some(OwnResources::count_now(descriptors)?)
-        }
-        None => None,
-    };
     if !wait_for_begin(socket)? {
         return Ok(());
     }
@@ -100,19 +93,20 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
             wait_for_kill();
         }
     };
-    let runs = Runs { sandbox: &zygote.sandbox, artifact, socket, runtime, outside };
-    let Some(resources) = resources else {
-        let (_end, store) = runs.run(received.into_permit(), arguments)?;
-        if let Some(store) = store {
-            store.leak();
+    let runner = GuestRunner { sandbox: &zygote.sandbox, artifact, socket, runtime, outside };
+    match lifetime {
+        ProcessLifetime::OneRun => {
+            if let Some(store) = runner.run_once(received.into_permit(), arguments)? {
+                store.leak();
+            }
+            wait_for_kill();
         }
-        wait_for_kill();
-    };
-    runs.serve(&received, arguments, resources)
+        ProcessLifetime::Reused => runner.serve(&received, arguments, zygote.handles + OWN_DESCRIPTORS),
+    }
 }
 
-/// The runs of a confined child.
-struct Runs<'a> {
+/// Runs the guests of a confined child.
+struct GuestRunner<'a> {
     sandbox: &'a Sandbox,
     artifact: &'a Artifact,
     socket: &'a Arc<UnixStream>,
@@ -120,23 +114,19 @@ struct Runs<'a> {
     outside: Outside,
 }
 
-impl Runs<'_> {
-    /// Serves runs until the server ends or kills this process. The first one has begun.
-    fn serve(
-        &self,
-        received: &ReceivedPermit,
-        first_arguments: String,
-        mut resources: OwnResources,
-    ) -> Result<()> {
+impl GuestRunner<'_> {
+    /// Serves runs until the server ends or kills this process, whose descriptors are numbered below `max_descriptors`. The
+    /// first run has begun.
+    fn serve(&self, received: &ReceivedPermit, first_arguments: String, max_descriptors: u64) -> Result<()> {
+        // The folders stay open for all runs.
+        self.sandbox.open_folders(received.permit()).map_err(Error::other)?;
+        let before = ResourceCounts::count(max_descriptors)?;
         let mut arguments = first_arguments;
         loop {
-            let (may_go_on, store) = self.run(received.for_next_run()?, arguments)?;
-            if !may_go_on {
-                wait_for_kill();
-            }
+            let Some(store) = self.run_once(received.duplicate()?, arguments)? else { wait_for_kill() };
             drop(store);
-            if let Err(reason) = resources.check() {
-                send(self.socket, &FromChild::Failed(reason.to_string()), &[])?;
+            if let Err(reason) = before.check(&ResourceCounts::count(max_descriptors)?) {
+                send(self.socket, &FromChild::Failed(reason), &[])?;
                 wait_for_kill();
             }
             send(self.socket, &FromChild::Idle, &[])?;
@@ -148,8 +138,8 @@ impl Runs<'_> {
         }
     }
 
-    /// Runs the guest once and reports its end. Returns its store, and whether another run may follow.
-    fn run(&self, permit: Permit, arguments: String) -> Result<(bool, Option<EndedStore>)> {
+    /// Runs the guest once and reports its end. Returns its store if another run may follow.
+    fn run_once(&self, permit: Permit, arguments: String) -> Result<Option<EndedStore>> {
         let event_socket = Arc::clone(self.socket);
         // A send fails only if the server has ended, and this process ends with it.
         let events = EventSink::new(move |event| drop(send(&event_socket, &FromChild::Event(event), &[])));
@@ -163,9 +153,16 @@ impl Runs<'_> {
             u64::try_from(cpu.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(cpu.tv_nsec).unwrap_or(0);
         send(self.socket, &FromChild::Began { cpu_ns }, &[])?;
         let input = Input::Arguments(arguments);
-        let guest = self.sandbox.execute_and_keep(self.artifact, permit, input, &execution);
+        let guest = self.sandbox.execute_keeping_store(self.artifact, permit, input, &execution);
         let (outcome, store) = self.runtime.block_on(guest);
-        let may_go_on = may_go_on_after(&outcome.end);
+        let store = if may_go_on_after(&outcome.end) {
+            store
+        } else {
+            if let Some(store) = store {
+                store.leak();
+            }
+            None
+        };
         let report = EndReport {
             end: outcome.end.into(),
             output_bytes: outcome.metrics.output_bytes,
@@ -176,7 +173,7 @@ impl Runs<'_> {
         };
         // The server reads the kernel's accounting of this process while the process is alive.
         send(self.socket, &FromChild::Ended(Box::new(report)), &[])?;
-        Ok((may_go_on, store))
+        Ok(store)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The isolation of runs.
 //!
 //! By default every run has its own process (process isolation), so that a vulnerability in the engine compromises only
-//! a process without rights. A tool that the operator trusts can run inline, on a thread of the server. In between, the
-//! processes of a tool can be reused, each for runs of one agent under one grant.
+//! a process without rights. The processes of a tool can also be reused, each for runs of one agent under one grant. A tool
+//! that the operator trusts can run inline, on a thread of the server.
 
 mod cgroup;
 mod channel;
@@ -41,6 +41,7 @@ use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, End, Outcome};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,7 @@ const GRACE: Duration = Duration::from_millis(20);
 /// The isolation of a tool's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// A separate process for each run.
+    /// A separate process for each run, unless the tool's processes are reused.
     Process,
     /// A thread of the server for each run.
     Inline,
@@ -68,6 +69,15 @@ impl Isolation {
             Self::Inline => "inline",
         }
     }
+}
+
+/// The lifetime of a tool's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProcessLifetime {
+    /// One run.
+    OneRun,
+    /// Several runs of one agent under one grant.
+    Reused,
 }
 
 /// Settings of the processes that are forked before their runs are known.
@@ -109,8 +119,8 @@ pub struct Module<'a> {
     pub code: Code<'a>,
     /// The operator's choice for the tool.
     pub isolation: Isolation,
-    /// `true` if a process of the tool may serve several runs of one agent under one grant.
-    pub is_reused: bool,
+    /// The operator's choice for the tool's processes.
+    pub lifetime: ProcessLifetime,
 }
 
 /// All loaded tools, each with its isolation.
@@ -122,18 +132,10 @@ pub struct Isolate {
 }
 
 enum Placement {
-    Process(Lifetime),
+    Process(ProcessLifetime),
     Inline(Artifact),
     /// The tool cannot run, for this reason.
     Unavailable(String),
-}
-
-/// The lifetime of a tool's processes.
-#[derive(Debug, Clone, Copy)]
-enum Lifetime {
-    OneRun,
-    /// Several runs of one agent under one grant.
-    Reused,
 }
 
 /// A run that is about to start, with its isolation.
@@ -185,10 +187,8 @@ impl Isolate {
             let (started, unusable) =
                 Supervisor::start(&process_tools, prefork, cgroups, Arc::clone(clock)).await?;
             supervisor = Some(started);
-            let lifetime =
-                |tool: &Module<'_>| if tool.is_reused { Lifetime::Reused } else { Lifetime::OneRun };
             placements.extend(
-                process_tools.iter().map(|tool| (tool.name.clone(), Placement::Process(lifetime(tool)))),
+                process_tools.iter().map(|tool| (tool.name.clone(), Placement::Process(tool.lifetime))),
             );
             placements
                 .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
@@ -223,8 +223,8 @@ impl Isolate {
             (Some(Placement::Process(lifetime)), Some(supervisor)) => {
                 let task = channel::Task::Invoke { arguments };
                 let reused_by = match lifetime {
-                    Lifetime::OneRun => None,
-                    Lifetime::Reused => Some(agent),
+                    ProcessLifetime::OneRun => None,
+                    ProcessLifetime::Reused => Some(agent),
                 };
                 AssignedRun::Process(Box::new(supervisor.job_request(tool, permit, task, reused_by)))
             }
@@ -236,6 +236,13 @@ impl Isolate {
             }
         };
         RunRequest { grant, assigned }
+    }
+
+    /// Ends the processes that wait for another run.
+    pub fn end_idle(&self) {
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.end_idle();
+        }
     }
 
     /// Prepares a child before the run may begin; no code of the guest runs. Returns `None` if no child can be

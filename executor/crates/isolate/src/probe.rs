@@ -3,7 +3,7 @@
 
 use super::error::ChildError;
 use super::supervisor::Supervisor;
-use super::{Isolation, Module, PreforkConfig, ReuseLimits, RunAs};
+use super::{Isolation, Module, PreforkConfig, ProcessLifetime, ReuseLimits, RunAs};
 use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
 use a2g_types::clock::Clock;
@@ -56,7 +56,8 @@ pub async fn probe(
         run_as,
         reuse: ReuseLimits::default(),
     };
-    let module = Module { name: &name, code, isolation: Isolation::Process, is_reused: false };
+    let module =
+        Module { name: &name, code, isolation: Isolation::Process, lifetime: ProcessLifetime::OneRun };
     let (supervisor, unusable) = Supervisor::start(&[module], prefork, None, clock).await?;
     let description = match (unusable.into_iter().next(), code.expected_contract()) {
         (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),

@@ -1,14 +1,16 @@
-//! Reused processes: children that have served a run and wait for another one of the same agent, tool and grant.
+//! Reused processes: children that have served a run and wait for another one of the same agent, tool, module and grant.
 //!
 //! ```text
 //! run ── Ended ──▶ clears the store, counts what it holds ── Idle ──▶ waits ── arguments, begin ──▶ next run
-//!   └─ any other end, a surprise, the last run that it may serve, or no run in time ──▶ SIGKILL
+//!   └─ any other end, an unexpected message, thread or descriptor, the last run that it may serve, no run in time ──▶ SIGKILL
 //! ```
-//! A child keeps the one permit that it has received, so it can serve no other agent, tool or grant. The server looks at
-//! a child's message that it is idle when the next run takes the child, and not before: until then nothing depends on it.
+//! A child keeps the one permit that it has received, so it can serve no other agent, tool or grant. The server reads the
+//! message `Idle` only when the next run takes the child; until then nothing depends on it.
 
+use super::cgroup::MAX_RESIDUE_BYTES;
 use super::channel::FromChild;
-use super::process::{cpu_of, reset_peak_resident_of, thread_count};
+use super::process::{descriptor_count, thread_count};
+use super::supervisor::truncate;
 use super::user::User;
 use super::zygote_handle::Child;
 use a2g_capability::{Handover, Permit};
@@ -16,9 +18,9 @@ use a2g_runtime::{spawn, timer_now};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::End;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::collections::VecDeque;
-use std::io::{Error, Result};
+use std::io::Result;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,10 +28,10 @@ use tokio::time::Instant;
 
 /// Maximum number of children that wait for another run.
 const MAX_IDLE_CHILDREN: usize = 64;
-/// Maximum time for a child to clear the memory of its last run when the next one is there.
-const MAX_CLEARING_TIME: Duration = Duration::from_millis(50);
+/// Maximum number of those that wait for a run of one agent, so that no agent takes the place of all others.
+const MAX_IDLE_CHILDREN_OF_AGENT: usize = 16;
 
-/// The limits of a process that serves several runs.
+/// The limits of a process that serves several runs. By default, none does.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReuseLimits {
     /// Maximum number of runs of one process.
@@ -38,8 +40,8 @@ pub struct ReuseLimits {
     pub idle: Duration,
 }
 
-/// What two runs have in common if one process may serve both. The module is the same as well, because a catalogue has
-/// its own children.
+/// The properties that two runs share if one process may serve both. The module is the same as well, because a catalogue
+/// has its own children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReuseKey {
     agent: AgentDid,
@@ -92,18 +94,21 @@ impl FolderId {
 }
 
 /// `true` if a run under `permit` leaves nothing outside of its store, so that its process may serve another one.
-// A network or calls have a relay with a thread of its own, and connections that outlive the guest.
+// A network or calls have a relay with a thread of its own, and connections that outlive the guest. A folder in the place
+// of a missing one is a new one for each run, so no other run would have the same.
 pub(super) fn may_share_process(permit: &Permit) -> bool {
-    !permit.grant().network().value && !permit.grant().calls().allows_any()
+    let grant = permit.grant();
+    let has_missing = permit.roots().as_slice().iter().any(|root| root.is_missing);
+    !grant.network().value && !grant.calls().allows_any() && !has_missing
 }
 
-/// `true` if a process may serve another run after one that ended so: the guest has ended by itself, in order.
+/// `true` if a process may serve another run after one that ended so: with a result or the tool's own error.
 pub(super) fn may_go_on_after(end: &End) -> bool {
     match end {
-        End::Returned(_) | End::ToolError { .. } => true,
+        // A result that does not fit the tool's schema is still one.
+        End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
         End::Exited { .. }
         | End::ResultNotJson
-        | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
@@ -112,24 +117,14 @@ pub(super) fn may_go_on_after(end: &End) -> bool {
     }
 }
 
-/// What a child has served before its next run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct EarlierRuns {
-    pub(super) count: u32,
-    /// CPU time of the process at the start of the next run. The server has read it: the child could hide its own time.
-    pub(super) cpu: Duration,
-    /// `true` if the kernel counts the peak of resident memory anew.
-    pub(super) is_peak_reset: bool,
-}
-
 /// The children that wait for another run.
 pub(super) struct IdleChildren {
     limits: ReuseLimits,
-    waiting: Mutex<Waiting>,
+    queue: Mutex<IdleQueue>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct IdleQueue {
     /// Those that expire first are at the front.
     children: VecDeque<IdleChild>,
     /// `true` while a task ends those that have expired.
@@ -143,76 +138,118 @@ struct IdleChild {
     expires_at: Instant,
 }
 
+/// The next step for an idle child that is considered for a run.
+enum Readiness {
+    Ready,
+    /// It still clears the memory of its last run.
+    Clearing,
+    /// It must not be used again.
+    Unusable,
+}
+
 impl IdleChildren {
     pub(super) fn new(limits: ReuseLimits) -> Arc<Self> {
-        Arc::new(Self { limits, waiting: Mutex::default() })
+        Arc::new(Self { limits, queue: Mutex::default() })
     }
 
-    /// Keeps a child whose last run ended in order, unless it has served all the runs that it may.
-    pub(super) fn put(self: &Arc<Self>, key: ReuseKey, child: Child, served: u32) {
-        if served >= self.limits.runs {
+    /// Keeps a child after its last run, unless it has served all the runs that it may, or many wait already.
+    pub(super) fn put(self: &Arc<Self>, key: ReuseKey, mut child: Child, served: u32) {
+        if served >= self.limits.runs || child.is_retired() || !child.channel.shrink() {
             return;
         }
         let expires_at = timer_now() + self.limits.idle;
-        let mut waiting = self.waiting.lock();
-        waiting.children.push_back(IdleChild { key, child, served, expires_at });
-        let oldest = (waiting.children.len() > MAX_IDLE_CHILDREN).then(|| waiting.children.pop_front());
-        let was_watched = std::mem::replace(&mut waiting.is_watched, true);
-        drop(waiting);
-        // A child is killed when it is dropped, which is a system call: not under the lock.
-        drop(oldest);
+        let mut queue = self.queue.lock();
+        let of_agent = queue.children.iter().filter(|idle| idle.key.agent == key.agent).count();
+        if queue.children.len() >= MAX_IDLE_CHILDREN || of_agent >= MAX_IDLE_CHILDREN_OF_AGENT {
+            return;
+        }
+        queue.children.push_back(IdleChild { key, child, served, expires_at });
+        let was_watched = std::mem::replace(&mut queue.is_watched, true);
+        drop(queue);
         if !was_watched {
             spawn::spawn_run_task(end_expired(Arc::downgrade(self)));
         }
     }
 
-    /// Takes a child that has served a run with this key and has cleared everything of it; `None` if there is none.
-    pub(super) async fn take(&self, key: &ReuseKey) -> Option<(Child, EarlierRuns)> {
-        loop {
-            let IdleChild { mut child, served, .. } = self.remove(key)?;
-            let message = tokio::time::timeout(MAX_CLEARING_TIME, child.channel.receive());
-            let is_idle = match message.await {
-                Ok(Ok(Some(FromChild::Idle))) => child.channel.is_silent() && child.is_alive(),
-                Ok(Ok(Some(FromChild::Failed(reason)))) => {
-                    tracing::warn!(tool = %key.tool, reason, "a process is not used again");
-                    false
+    /// Takes a child that has served a run with this key and has cleared everything of it, and the number of runs that it
+    /// has served. Returns `None` if there is none.
+    pub(super) fn take(&self, key: &ReuseKey) -> Option<(Child, u32)> {
+        let mut unusable = Vec::new();
+        let mut queue = self.queue.lock();
+        let mut found = None;
+        // The last one has waited for the shortest time: more of its memory is in the processor's cache.
+        for index in (0..queue.children.len()).rev() {
+            let Some(idle) = queue.children.get_mut(index).filter(|idle| idle.key == *key) else { continue };
+            match idle.readiness() {
+                Readiness::Ready => {
+                    found = queue.children.remove(index);
+                    break;
                 }
-                Ok(Ok(Some(
-                    FromChild::Began { .. }
-                    | FromChild::Event(_)
-                    | FromChild::Ended(_)
-                    | FromChild::Described(_),
-                ))) => {
-                    tracing::warn!(tool = %key.tool, "a process that should be idle sent something else");
-                    false
-                }
-                Ok(Ok(None) | Err(_)) | Err(_) => false,
-            };
-            if let (true, Some(cpu)) = (is_idle, cpu_of(child.pid)) {
-                let is_peak_reset = reset_peak_resident_of(child.pid);
-                return Some((child, EarlierRuns { count: served, cpu, is_peak_reset }));
+                Readiness::Clearing => {}
+                Readiness::Unusable => unusable.extend(queue.children.remove(index)),
             }
         }
+        drop(queue);
+        // A child is killed when it is dropped, which is a system call: not under the lock.
+        drop(unusable);
+        found.map(|IdleChild { child, served, .. }| (child, served))
     }
 
-    /// Removes the child that has waited for the shortest time: more of its memory is in the processor's cache.
-    fn remove(&self, key: &ReuseKey) -> Option<IdleChild> {
-        let mut waiting = self.waiting.lock();
-        let index = waiting.children.iter().rposition(|idle| idle.key == *key)?;
-        waiting.children.remove(index).filter(|idle| idle.expires_at > timer_now())
+    /// Ends all children that wait.
+    pub(super) fn end_all(&self) {
+        let children = std::mem::take(&mut self.queue.lock().children);
+        drop(children);
     }
 
     /// Ends the children that have expired. Returns the time at which the next one expires.
     fn end_expired(&self) -> Option<Instant> {
         let now = timer_now();
-        let mut waiting = self.waiting.lock();
-        let count = waiting.children.partition_point(|idle| idle.expires_at <= now);
-        let expired = waiting.children.drain(..count).collect::<Vec<_>>();
-        let next = waiting.children.front().map(|idle| idle.expires_at);
-        waiting.is_watched = next.is_some();
-        drop(waiting);
+        let mut queue = self.queue.lock();
+        let count = queue.children.partition_point(|idle| idle.expires_at <= now);
+        let expired = queue.children.drain(..count).collect::<Vec<_>>();
+        let next = queue.children.front().map(|idle| idle.expires_at);
+        queue.is_watched = next.is_some();
+        drop(queue);
         drop(expired);
         next
+    }
+}
+
+impl IdleChild {
+    fn readiness(&mut self) -> Readiness {
+        let Self { key, child, expires_at, .. } = self;
+        let message = match child.channel.take_only_message() {
+            Ok(message) => message,
+            // It was killed, or has sent more than that it is idle.
+            Err(_) => return Readiness::Unusable,
+        };
+        match message {
+            None => return Readiness::Clearing,
+            Some(FromChild::Idle) => {}
+            Some(FromChild::Failed(reason)) => {
+                tracing::warn!(tool = %key.tool, reason = truncate(reason), "a process is not used again");
+                return Readiness::Unusable;
+            }
+            Some(
+                FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_) | FromChild::Described(_),
+            ) => {
+                tracing::warn!(tool = %key.tool, "a process that should be idle sent something else");
+                return Readiness::Unusable;
+            }
+        }
+        let is_usable =
+            *expires_at > timer_now() && child.is_alive() && !child.is_retired() && has_little_residue(child);
+        if is_usable { Readiness::Ready } else { Readiness::Unusable }
+    }
+}
+
+/// `true` if a child's runs have left little memory charged to its group, such as files in a tmpfs: the next run would be
+/// charged for it.
+fn has_little_residue(child: &Child) -> bool {
+    let Some(group) = &child.group else { return true };
+    match (child.charged_before, group.charged_bytes()) {
+        (Some(before), Some(now)) => now <= before.saturating_add(MAX_RESIDUE_BYTES),
+        (None, _) | (_, None) => false,
     }
 }
 
@@ -222,57 +259,30 @@ async fn end_expired(idle: Weak<IdleChildren>) {
     }
 }
 
-/// What a child may hold between two runs, counted from inside.
-pub(super) struct OwnResources {
-    folder: Dir,
-    before: Held,
-}
-
-struct Held {
+/// The threads and descriptors that a child has between two runs, as it counts them itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ResourceCounts {
     threads: u64,
-    descriptors: usize,
+    descriptors: u64,
 }
 
-/// Opens the folder that lists this process's descriptors, before the process loses its access to it.
-pub(super) fn open_own_descriptors() -> Result<Dir> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(Dir::new(openat(CWD, "/proc/self/fd", flags, Mode::empty())?)?)
-}
-
-impl OwnResources {
-    /// Counts what this process holds before its first run.
-    pub(super) fn count_now(mut descriptors: Dir) -> Result<Self> {
-        let before = Held::count(&mut descriptors)?;
-        Ok(Self { folder: descriptors, before })
+impl ResourceCounts {
+    /// Counts the threads and descriptors of this process, whose descriptors are numbered below `max_descriptors`.
+    pub(super) fn count(max_descriptors: u64) -> Result<Self> {
+        Ok(Self { threads: thread_count()?, descriptors: descriptor_count(max_descriptors)? })
     }
 
-    /// Checks that this process has as many threads and descriptors as before its first run.
+    /// Checks that these, of before a child's first run, are also the resources `now`.
     ///
     /// # Errors
-    /// If it has not, or they cannot be counted.
-    pub(super) fn check(&mut self) -> Result<()> {
-        let Held { threads, descriptors } = Held::count(&mut self.folder)?;
-        let before = &self.before;
-        if (threads, descriptors) == (before.threads, before.descriptors) {
+    /// The difference.
+    pub(super) fn check(&self, now: &Self) -> std::result::Result<(), String> {
+        if self == now {
             return Ok(());
         }
-        Err(Error::other(format!(
-            "after a run it has {threads} threads and {descriptors} descriptors, and before its first one it had \
-             {} and {}",
-            before.threads, before.descriptors
-        )))
-    }
-}
-
-impl Held {
-    /// Counts the threads of this process, and its descriptors as the entries of the opened `folder`.
-    fn count(folder: &mut Dir) -> Result<Self> {
-        folder.rewind();
-        let mut descriptors = 0;
-        for entry in folder {
-            entry?;
-            descriptors += 1;
-        }
-        Ok(Self { threads: thread_count()?, descriptors })
+        Err(format!(
+            "after a run it has {} threads and {} descriptors, and before its first one it had {} and {}",
+            now.threads, now.descriptors, self.threads, self.descriptors
+        ))
     }
 }

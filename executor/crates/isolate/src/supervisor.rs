@@ -1,5 +1,5 @@
 //! The server's side of process isolation: every run has its own process, or one that has served runs of the same agent,
-//! tool and grant.
+//! tool, module and grant.
 //!
 //! ```text
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few are forked in advance)
@@ -11,13 +11,13 @@
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
 use super::error::ChildError;
-use super::process::{cpu_of, peak_resident_of};
+use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
-use super::reuse::{EarlierRuns, IdleChildren, ReuseKey, may_go_on_after, may_share_process};
+use super::reuse::{IdleChildren, ReuseKey, may_go_on_after, may_share_process};
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
-use super::{GRACE, Module, PreforkConfig};
+use super::{GRACE, Module, PreforkConfig, ProcessLifetime};
 use a2g_capability::{Grant, Handover, Permit};
 use a2g_runtime::spawn;
 use a2g_sandbox::{Event, Execution, error_detail, parse_result};
@@ -37,6 +37,8 @@ use tokio::task::AbortHandle;
 const EXTRA_ATTEMPTS: usize = 3;
 /// Maximum time for the kernel to tear down a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time to reset the peak of a child's resident memory.
+const MAX_RESET_TIME: Duration = Duration::from_millis(20);
 /// Maximum size of a child's message in an outcome, in bytes. A longer message is truncated.
 const MAX_TEXT_BYTES: usize = 8 << 10;
 /// Arguments up to this many bytes are sent to a child before its run may begin.
@@ -91,7 +93,7 @@ impl Supervisor {
             network: false,
             max_parallel_calls: 0,
             user,
-            is_reused: key.is_some(),
+            lifetime: if key.is_some() { ProcessLifetime::Reused } else { ProcessLifetime::OneRun },
         };
         JobRequest { job, folders, key }
     }
@@ -112,7 +114,7 @@ impl Supervisor {
         if grant.network().value || grant.calls().allows_any() || !request.is_short() {
             return None;
         }
-        let prepared = match self.assign_reused(request, grant).await {
+        let prepared = match self.take_reused(request, grant) {
             Some(prepared) => prepared,
             None => match self.pool.try_take_child()? {
                 Ok((child, refill)) => child.assign(refill, request, grant, RelayGuard(None), None).await,
@@ -140,7 +142,7 @@ impl Supervisor {
         // All waiting children may have been killed at the same time.
         for _ in 0..self.pool.waiting().saturating_add(EXTRA_ATTEMPTS) {
             let result = match prepared.take() {
-                Some(prepared) => self.supervise(prepared, request.key.as_ref(), execution).await,
+                Some(prepared) => self.supervise(prepared, &request, execution).await,
                 None => self.run_in_child(&request, execution).await,
             };
             match result {
@@ -189,28 +191,30 @@ impl Supervisor {
         tokio::time::timeout(limit, description).await.unwrap_or_else(timeout_error)
     }
 
-    /// Sends the arguments to a child that has served a run like this one; `None` if there is none.
-    async fn assign_reused(
+    /// Ends the children that wait for another run.
+    pub(super) fn end_idle(&self) {
+        self.idle.end_all();
+    }
+
+    /// Takes a child that has served a run like this one; `None` if there is none.
+    fn take_reused(
         &self,
         request: &JobRequest,
         grant: &Grant,
     ) -> Option<std::result::Result<PreparedChild, ChildError>> {
-        let (child, earlier) = self.idle.take(request.key.as_ref()?).await?;
-        Some(child.assign_next(earlier, request, grant).await)
+        let (child, earlier_runs) = self.idle.take(request.key.as_ref()?)?;
+        Some(child.prepare_again(earlier_runs, grant))
     }
 
-    /// Runs the job in a child that was not prepared. Fails with the reason if the guest never began.
+    /// Runs the job in a reused child, or else in one that waits or is forked now. Fails with the reason if the guest never
+    /// began.
     async fn run_in_child(
         &self,
         request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
-        let reused = tokio::select! {
-            prepared = self.assign_reused(request, execution.grant()) => prepared,
-            stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
-        };
-        if let Some(prepared) = reused {
-            return self.supervise(prepared?, request.key.as_ref(), execution).await;
+        if let Some(prepared) = self.take_reused(request, execution.grant()) {
+            return self.supervise(prepared?, request, execution).await;
         }
         let (child, refill) = tokio::select! {
             child = self.pool.take_child() => child?,
@@ -227,32 +231,50 @@ impl Supervisor {
         let (relay, socket) = start_relay(execution)?;
         tokio::select! {
             prepared = child.assign(refill, request, execution.grant(), relay, socket) => {
-                self.supervise(prepared?, request.key.as_ref(), execution).await
+                self.supervise(prepared?, request, execution).await
             }
             stop = await_stop(execution) => Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         }
     }
 
-    /// Lets a prepared child begin and supervises it to its end. A child with a `key` may then wait for another run. Fails
-    /// with the reason if the guest never began.
+    /// Lets a prepared child begin and supervises it to its end. It may then wait for another run. Fails with the reason if
+    /// the guest never began.
     async fn supervise(
         &self,
         prepared: PreparedChild,
-        key: Option<&ReuseKey>,
+        request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
-        let PreparedChild { mut child, earlier, _relay } = prepared;
+        let PreparedChild { mut child, earlier_runs, _relay } = prepared;
+        let mut start_cpu = None;
+        let mut has_own_peak = true;
+        if earlier_runs > 0 {
+            // The server reads the CPU time: an earlier guest that has taken over the child could hide its own. From here on
+            // the run is not repeated in another child, because this one has the arguments.
+            let Some(cpu) = cpu_of(child.pid).filter(|_| child.is_alive()) else {
+                return Err(ChildError::Ended("it ended while it waited for its next run".to_owned()));
+            };
+            start_cpu = Some(cpu);
+            has_own_peak = reset_peak_resident(child.pid).await;
+        }
+        let begin = async {
+            if earlier_runs > 0 {
+                // Not before the start of the run is on the disk: the child could act on the arguments at once.
+                child.channel.send(&request.arguments(), &[]).await?;
+            }
+            child.channel.begin().await
+        };
         let result = tokio::select! {
-            result = child.channel.begin() => result,
+            result = begin => result,
             stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         };
         match result {
             // A child that has ended may have sent its reason before, which is read below.
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
+            Err(error) if error.kind() != ErrorKind::BrokenPipe && earlier_runs == 0 => {
+                return Err(error.into());
+            }
             Ok(()) | Err(_) => {}
         }
-        let has_own_peak = earlier.is_none_or(|earlier| earlier.is_peak_reset);
-        let mut start_cpu = None;
         let mut report = None;
         let end = loop {
             // The `select!` is not `biased`, so that a child that never stops sending reaches its deadline.
@@ -264,8 +286,7 @@ impl Supervisor {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
                     // Only the first message counts. It is sent before the guest starts; a later one could come from a
                     // compromised child that hides its CPU time.
-                    start_cpu
-                        .get_or_insert(earlier.map_or(Duration::from_nanos(cpu_ns), |earlier| earlier.cpu));
+                    start_cpu.get_or_insert(Duration::from_nanos(cpu_ns));
                 }
                 Ok(Some(FromChild::Event(event))) => execution.record_event(event),
                 Ok(Some(FromChild::Ended(end_report))) => {
@@ -296,7 +317,7 @@ impl Supervisor {
                     let Some(start_cpu) = start_cpu else { return Err(ChildError::Ended(exit.description)) };
                     let mut outcome =
                         execution.outcome(End::Crashed(exit.description), self.clock.monotonic());
-                    outcome.metrics.earlier_runs = earlier.map_or(0, |earlier| earlier.count);
+                    outcome.metrics.earlier_runs = earlier_runs;
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(start_cpu);
                     outcome.metrics.peak_resident_bytes = has_own_peak.then_some(exit.peak_resident);
                     outcome.usage.spent = None;
@@ -311,18 +332,17 @@ impl Supervisor {
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
         outcome.metrics.peak_resident_bytes = has_own_peak.then(|| peak_resident_of(child.pid)).flatten();
-        let served = earlier.map_or(0, |earlier| earlier.count);
-        outcome.metrics.earlier_runs = served;
+        outcome.metrics.earlier_runs = earlier_runs;
         outcome.usage.spent = None;
         if let Some((output_bytes, truncated, spent, denied_truncated)) = report {
             outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
             outcome.output.truncated |= truncated;
             outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
             outcome.usage.denied_truncated |= denied_truncated;
-            if let Some(key) = key
+            if let Some(key) = &request.key
                 && may_go_on_after(&outcome.end)
             {
-                self.idle.put(key.clone(), child, served.saturating_add(1));
+                self.idle.put(key.clone(), child, earlier_runs.saturating_add(1));
             }
         }
         Ok(outcome)
@@ -376,6 +396,14 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
+    /// The arguments as JSON text.
+    fn arguments(&self) -> &str {
+        match &self.job.task {
+            Task::Invoke { arguments } => arguments,
+            Task::Describe => "",
+        }
+    }
+
     /// Returns `true` if the job fits the socket's buffer, so that sending it does not wait for the child.
     fn is_short(&self) -> bool {
         match &self.job.task {
@@ -388,8 +416,8 @@ impl JobRequest {
 /// A child that has received its job, applies the job's confinement to itself and waits for the signal to begin.
 pub struct PreparedChild {
     child: Child,
-    /// The runs that the child has served; `None` before its first one.
-    earlier: Option<EarlierRuns>,
+    /// The number of runs that the child has served.
+    earlier_runs: u32,
     _relay: RelayGuard,
 }
 
@@ -483,8 +511,15 @@ fn max_report_bytes(grant: &Grant) -> u64 {
     grant.output().value.bytes().saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES)
 }
 
+/// Lets the kernel count the peak of a child's resident memory anew. Returns `false` if it does not in time.
+// The kernel takes a lock of the child's memory for this, which a child can hold for long: not on the runtime's thread.
+async fn reset_peak_resident(pid: i32) -> bool {
+    let reset = tokio::task::spawn_blocking(move || reset_peak_resident_of(pid));
+    tokio::time::timeout(MAX_RESET_TIME, reset).await.is_ok_and(|result| result.unwrap_or(false))
+}
+
 /// Truncates a child's message, which may have any length.
-fn truncate(text: String) -> String {
+pub(super) fn truncate(text: String) -> String {
     if text.len() <= MAX_TEXT_BYTES { text } else { text.chars().take(MAX_TEXT_BYTES / 4).collect() }
 }
 
@@ -500,6 +535,9 @@ impl Child {
     ) -> std::result::Result<PreparedChild, ChildError> {
         if let Some(group) = &self.group {
             group.limit(grant)?;
+            if request.key.is_some() {
+                self.charged_before = group.charged_bytes();
+            }
         }
         let handles = request.folders.iter().map(AsFd::as_fd).chain(socket.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
@@ -510,21 +548,19 @@ impl Child {
         drop(refill);
         // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
         drop(socket);
-        Ok(PreparedChild { child: self, earlier: None, _relay: relay })
+        Ok(PreparedChild { child: self, earlier_runs: 0, _relay: relay })
     }
 
-    /// Sends the arguments of another run to a child that has cleared everything of the runs before.
-    async fn assign_next(
+    /// Prepares a child that has cleared everything of its `earlier_runs`, which are at least one.
+    fn prepare_again(
         mut self,
-        earlier: EarlierRuns,
-        request: &JobRequest,
+        earlier_runs: u32,
         grant: &Grant,
     ) -> std::result::Result<PreparedChild, ChildError> {
-        self.channel.set_receive_limit(max_report_bytes(grant));
-        match &request.job.task {
-            Task::Invoke { arguments } => self.channel.send(arguments, &[]).await?,
-            Task::Describe => return Err(ChildError::NoDescription),
+        if let Some(group) = &self.group {
+            group.limit(grant)?;
         }
-        Ok(PreparedChild { child: self, earlier: Some(earlier), _relay: RelayGuard(None) })
+        self.channel.set_receive_limit(max_report_bytes(grant));
+        Ok(PreparedChild { child: self, earlier_runs, _relay: RelayGuard(None) })
     }
 }

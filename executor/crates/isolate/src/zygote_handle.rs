@@ -71,6 +71,10 @@ pub(super) struct Child {
     pub(super) exit: oneshot::Receiver<Exit>,
     /// Its control group; `None` if no cgroup is delegated to the server.
     pub(super) group: Option<Arc<Group>>,
+    /// The memory that was charged to its group before its first run, in bytes; `None` if it serves one run.
+    pub(super) charged_before: Option<u64>,
+    /// Becomes `true` when another zygote has replaced its own.
+    retired: watch::Receiver<bool>,
     /// Keeps the zygote alive, because the child would be killed at the zygote's end.
     _zygote: mpsc::UnboundedSender<()>,
 }
@@ -140,11 +144,13 @@ impl ZygoteHandle {
         for _ in 0..children {
             let _receiver_is_open = fork.send(());
         }
+        let handle = Self::new(fork, ready);
         let controller = ZygoteController {
             unanswered_since: None,
             control,
             fork_requests,
-            fork: fork.downgrade(),
+            fork: handle.fork.downgrade(),
+            retired: handle.retired.subscribe(),
             results,
             pending: HashMap::new(),
             children: HashMap::new(),
@@ -158,7 +164,7 @@ impl ZygoteHandle {
             let _may_have_ended = zygote.kill();
             let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
         });
-        Ok((Self { control_task: Some(control_task), ..Self::new(fork, ready) }, unusable))
+        Ok((Self { control_task: Some(control_task), ..handle }, unusable))
     }
 
     /// Waits until `children` children are ready.
@@ -270,6 +276,7 @@ struct ZygoteController {
     control: Channel,
     fork_requests: mpsc::UnboundedReceiver<()>,
     fork: mpsc::WeakUnboundedSender<()>,
+    retired: watch::Receiver<bool>,
     results: mpsc::UnboundedSender<ChildResult>,
     /// The server's ends of the sockets of children that are being forked.
     pending: HashMap<u64, UnixStream>,
@@ -351,9 +358,16 @@ impl ZygoteController {
                 // A missing descriptor or a failed registration means that this process has reached a
                 // limit. The child ends when its socket is closed.
                 let child = match (pidfd, Channel::to_child(socket), group_error) {
-                    (Some(pidfd), Ok(channel), None) => {
-                        Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
-                    }
+                    (Some(pidfd), Ok(channel), None) => Ok(Child {
+                        channel,
+                        pid,
+                        pidfd,
+                        exit,
+                        group,
+                        charged_before: None,
+                        retired: self.retired.clone(),
+                        _zygote: zygote,
+                    }),
                     (None, _, _) => Err(ChildError::NoDescriptor),
                     (_, Err(error), _) => Err(error.into()),
                     (_, _, Some(error)) => Err(error.into()),
@@ -379,6 +393,11 @@ impl Child {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&now)).is_ok_and(|count| count == 0)
+    }
+
+    /// `true` if another zygote has replaced the child's, whose address layout it has.
+    pub(super) fn is_retired(&self) -> bool {
+        *self.retired.borrow()
     }
 
     pub(super) fn kill(&self) {

@@ -540,12 +540,12 @@ impl Sandbox {
         input: Input,
         execution: &Execution,
     ) -> Outcome {
-        self.execute_and_keep(artifact, permit, input, execution).await.0
+        self.execute_keeping_store(artifact, permit, input, execution).await.0
     }
 
     /// Like [`Self::execute`]. Also returns the store, so that the outcome can be sent before the store's memory is cleared;
     /// `None` if the guest was not started, or stopped from outside.
-    pub async fn execute_and_keep(
+    pub async fn execute_keeping_store(
         &self,
         artifact: &Artifact,
         permit: Permit,

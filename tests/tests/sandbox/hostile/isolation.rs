@@ -135,7 +135,10 @@ fn waiting_processes_that_are_killed_fail_no_run() {
 
 #[test]
 fn runs_recover_after_process_creation_failed() {
-    let bench = start();
+    let guests = [("sleeps", Guest::new(SLEEPS)), ("traps", Guest::new("(unreachable)"))];
+    // A run in a reused process needs no new one, so none would take the place of those that could not be made.
+    let options = options().set("executor.reuse", json!({ "tools": [] }));
+    let bench = Bench::start_with(options, guests).undisturbed();
     let zygote = id(zygote_of(&bench));
     bench.assert_well("a start");
     // With no descriptor left the zygote can make no child, and is given room again.

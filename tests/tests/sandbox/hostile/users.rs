@@ -31,7 +31,11 @@ fn start(options: Options) -> Option<Bench> {
         print_skipped("this is not root, whose guests alone are others");
         return None;
     }
-    let options = options.set("executor.isolation", "process").set("executor.waiting", 1);
+    let options = options
+        .set("executor.isolation", "process")
+        .set("executor.waiting", 1)
+        // An idle process of an earlier run would be taken for that of the next one.
+        .set("executor.reuse", serde_json::json!({ "tools": [] }));
     let guests = [("works", Guest::new(WORKS)), ("sleeps", Guest::new(SLEEPS))];
     Some(Bench::start_with(options, guests).undisturbed())
 }

@@ -61,6 +61,8 @@ impl Operator {
         let by = stop.by.as_str();
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
         let message = stop.refusal_message();
+        // A process that waits for another run has the folders of its grant open.
+        self.catalogue.current().isolate.end_idle();
         // Everything up to the first `await` happens even if the caller disconnects.
         let (set, ended) = self.intents.update(|intents| {
             // Sent to the journal before its effects, so that a restart in between finds it.
