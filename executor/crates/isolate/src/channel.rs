@@ -470,6 +470,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_child_between_two_runs_may_send_one_short_message() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::to_child(ours).unwrap();
+        assert!(channel.take_only_message::<String>().unwrap().is_none());
+        let long = "x".repeat(1 << 20);
+        let sender = std::thread::spawn(move || {
+            send(&theirs, &long, &[]).unwrap();
+            theirs
+        });
+        assert_eq!(channel.receive::<String>().await.unwrap().map(|text| text.len()), Some(1 << 20));
+        let theirs = sender.join().unwrap();
+        assert!(channel.shrink() && channel.buffer.capacity() <= MAX_IDLE_BYTES);
+        send(&theirs, &"idle", &[]).unwrap();
+        assert_eq!(channel.take_only_message::<String>().unwrap().as_deref(), Some("idle"));
+        send(&theirs, &"two", &[]).unwrap();
+        send(&theirs, &"messages", &[]).unwrap();
+        assert!(channel.take_only_message::<String>().is_err());
+        drop(theirs);
+        assert!(channel.take_only_message::<String>().is_err(), "it has ended");
+    }
+
+    #[tokio::test]
     async fn a_length_above_the_maximum_is_refused() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&[0xff; 8]).unwrap();

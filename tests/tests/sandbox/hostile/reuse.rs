@@ -4,11 +4,11 @@
 use super::bench::{Bench, Call, CallAnswer, Report};
 use super::cpu::assert_held;
 use super::isolation::{SLEEPS, hang_up, kill_all_children};
-use super::side::longest_leftover;
+use super::side::{cgroups, longest_leftover};
 use harness::guests::{Guest, errno};
-use harness::{Options, Tool, eventually};
+use harness::{Options, Tool, eventually, print_skipped, result};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
@@ -314,4 +314,86 @@ fn each_run_of_a_process_keeps_to_its_share_of_cpu() {
         assert_eq!(earlier_runs(&report), earlier);
         assert_held(&report, 5);
     }
+}
+
+/// A process has the folders of its grant open while it waits.
+#[test]
+fn a_stop_ends_the_processes_that_wait() {
+    let bench = start([("notes", Guest::new(""))]);
+    assert_eq!([(); 2].map(|()| earlier_runs_of(bench.call("notes"))), [0, 1]);
+    // Whatever the stop is about.
+    let target = json!({ "tool": "harmless" });
+    result(&bench.executor.rpc("a2g/stop", &json!({ "target": target, "reason": "a test" })));
+    assert_eq!(result(&bench.executor.rpc("a2g/resume", &json!({ "target": target })))["resumed"], true);
+    assert_eq!(earlier_runs_of(bench.call("notes")), 0);
+}
+
+/// Else an address layout would outlive `executor.renew_seconds` for as long as calls arrive.
+#[test]
+fn a_process_is_not_used_after_its_zygote_was_replaced() {
+    let options = options_with(reuse(&["notes"])).set("executor.renew_seconds", 1);
+    let bench = Bench::start_with(options, [("notes", Guest::new(""))]);
+    eventually("a second run of a process", || (earlier_runs_of(bench.call("notes")) > 0).then_some(()));
+    eventually("another process", || (earlier_runs_of(bench.call("notes")) == 0).then_some(()));
+}
+
+#[test]
+fn one_agent_takes_not_all_places_of_idle_processes() {
+    let bench = start([("notes", Guest::new(""))]);
+    for seconds in 2..80 {
+        bench.call("notes").agent(OTHER_AGENT).grant("timeout_seconds", seconds).send().success();
+    }
+    assert_eq!([(); 2].map(|()| earlier_runs_of(bench.call("notes"))), [0, 1]);
+}
+
+/// One of its guests uses less than the group of a process may, and all of them together more.
+#[test]
+fn a_run_does_not_wait_for_the_cpu_time_of_earlier_runs() {
+    let bench = start([("notes", Guest::new(""))]);
+    for _ in 0..60 {
+        bench.call("notes").grant("max_cpu_percent", 1).send().success();
+    }
+    let folders = cgroups(bench.process).into_values().flat_map(BTreeMap::into_keys);
+    let stats = folders.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.stat")).ok());
+    let stats = stats.collect::<Vec<_>>();
+    if stats.is_empty() {
+        print_skipped("no control group is delegated");
+    }
+    for stat in stats {
+        assert!(stat.contains("nr_throttled 0\n"), "{stat}");
+    }
+}
+
+#[test]
+fn a_run_is_not_charged_for_the_files_in_memory_of_earlier_runs() {
+    // Writes 1 MiB to a file with a new name.
+    let writes = r#"
+        (local $left i32)
+        (drop (call $random (i32.const 600) (i32.const 8)))
+        (local.set $left (i32.const 8))
+        (loop $name
+          (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+          (i32.store8 (i32.add (i32.const 600) (local.get $left)) (i32.add (i32.const 97)
+            (i32.and (i32.load8_u (i32.add (i32.const 600) (local.get $left))) (i32.const 15))))
+          (br_if $name (local.get $left)))
+        (call $note (call $create (i32.const 3) (i32.const 600) (i32.const 8)))
+        (local.set $left (i32.const 16))
+        (loop $write
+          (call $note (call $write (global.get $fd) (i32.const 0) (i32.const 65536)))
+          (br_if $write (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#;
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let options = options_with(reuse(&["writes"])).mount("/shared", folder.path()).scope(&["/shared/**"]);
+    let bench = Bench::start_with(options, [("writes", Guest::new(writes))]);
+    if cgroups(bench.process).is_empty() {
+        return print_skipped("no control group is delegated");
+    }
+    let runs = std::iter::repeat_with(|| {
+        let report = send(bench.call("writes").scope("/shared/**")).success();
+        assert_eq!(report.notes(), [errno::SUCCESS; 17]);
+        earlier_runs(&report)
+    });
+    let earlier = runs.take(30).collect::<Vec<_>>();
+    // A group may keep 8 MiB.
+    let most = earlier.iter().max();
+    assert!(most.is_some_and(|most| (3..15).contains(most)), "{earlier:?}");
 }

@@ -385,7 +385,7 @@ fn computing_threads(pid: u32) -> Vec<String> {
 /// The control groups that a server made for runs: by the server's name, its folders in all hierarchies with the
 /// processes in them.
 // Other folders do not count: a killed executor with the same process id may have left some.
-fn cgroups(server: u32) -> BTreeMap<String, BTreeMap<PathBuf, String>> {
+pub(super) fn cgroups(server: u32) -> BTreeMap<String, BTreeMap<PathBuf, String>> {
     let memberships = fs::read_to_string(format!("/proc/{server}/cgroup")).unwrap_or_default();
     let mut found = BTreeMap::<_, BTreeMap<_, _>>::new();
     for line in memberships.lines() {
