@@ -10,6 +10,7 @@ use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
 use harness::guests::Guest;
 use harness::{
     AGENT, Catalogue, Executor, Options, Tool, are_processes_reused, in_seconds, intent_id, note_figures,
+    result,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub(super) struct Bench {
     is_accompanied: AtomicBool,
     /// True to run the harmless tool beside calls.
     is_disturbed: bool,
+    /// True if processes of tools may wait for another run.
+    has_reused_processes: bool,
     is_killed: AtomicBool,
     /// The file grants, each with the number of folders that inline runs keep open for it.
     grants: Mutex<BTreeMap<String, usize>>,
@@ -91,6 +94,8 @@ impl Bench {
             Some(waiting) => (1, waiting),
             None => (0, 0),
         };
+        let reused = options.get("executor.reuse")["tools"].clone();
+        let has_reused_processes = reused.as_array().is_some_and(|tools| !tools.is_empty());
         let mounts = options.mounts();
         let mut executor = Executor::start(options.catalogue(&catalogue).governor(&books.url()));
         let process = executor.process().child().id();
@@ -107,6 +112,7 @@ impl Bench {
             idle: None,
             is_accompanied: AtomicBool::new(false),
             is_disturbed: false,
+            has_reused_processes,
             is_killed: AtomicBool::new(false),
             grants: Mutex::default(),
             is_inline: forked.is_none(),
@@ -161,10 +167,20 @@ impl Bench {
             if self.is_inline {
                 more += self.grants.lock().unwrap().values().sum::<usize>();
             }
+            if self.has_reused_processes {
+                self.end_reused_processes();
+            }
             let idle = self.idle.as_ref().expect("it has started");
             idle.assert_again(self.process, &self.executor.home().temporary(), more);
         }
         self.outside.assert_unchanged();
+    }
+
+    /// Ends the processes that wait for another run, as any stop does.
+    fn end_reused_processes(&self) {
+        let target = json!({ "tool": HARMLESS });
+        result(&self.executor.rpc("a2g/stop", &json!({ "target": target, "reason": "the end of a test" })));
+        result(&self.executor.rpc("a2g/resume", &json!({ "target": target })));
     }
 
     /// Starts an executor with the typed tools of the repository.

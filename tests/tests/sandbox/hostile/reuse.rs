@@ -4,7 +4,7 @@
 use super::bench::{Bench, Call, CallAnswer, Report};
 use super::cpu::assert_held;
 use super::isolation::{SLEEPS, hang_up, kill_all_children};
-use super::side::{cgroups, longest_leftover};
+use super::side::cgroups;
 use harness::guests::{Guest, errno};
 use harness::{Options, Tool, eventually, print_skipped, result};
 use serde_json::{Value, json};
@@ -14,11 +14,9 @@ use std::time::Duration;
 
 const OTHER_AGENT: &str = "did:aeon:other:1.0:abc123";
 
-/// The settings for these tools. Their processes wait long enough for a busy machine, and end before the bench looks for
-/// what is left over.
+/// The settings for these tools. Their processes wait long enough for a busy machine.
 fn reuse(tools: &[&str]) -> Value {
-    let idle = longest_leftover().min(Duration::from_secs(6)) / 2;
-    json!({ "tools": tools, "idle_ms": u64::try_from(idle.as_millis()).expect("seconds") })
+    json!({ "tools": tools, "idle_ms": 60_000 })
 }
 
 fn options_with(settings: Value) -> Options {
@@ -349,9 +347,9 @@ fn one_agent_takes_not_all_places_of_idle_processes() {
 /// One of its guests uses less than the group of a process may, and all of them together more.
 #[test]
 fn a_run_does_not_wait_for_the_cpu_time_of_earlier_runs() {
-    let bench = start([("notes", Guest::new(""))]);
+    let bench = start([("computes", Guest::new("(call $be_busy (i64.const 1500000))"))]);
     for _ in 0..60 {
-        bench.call("notes").grant("max_cpu_percent", 1).send().success();
+        bench.call("computes").grant("max_cpu_percent", 1).send().success();
     }
     let folders = cgroups(bench.process).into_values().flat_map(BTreeMap::into_keys);
     let stats = folders.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.stat")).ok());

@@ -37,7 +37,7 @@ fn longest_health() -> Duration {
 
 /// Time limit for resources of a case to be released after it.
 // Generous, because the kernel decides when the control group of a killed process can be removed.
-pub(super) fn longest_leftover() -> Duration {
+fn longest_leftover() -> Duration {
     Duration::from_secs(if is_quiet() { 1 } else { 30 })
 }
 
