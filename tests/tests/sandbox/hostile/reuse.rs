@@ -8,7 +8,7 @@ use super::side::cgroups;
 use harness::guests::{Guest, errno};
 use harness::{Options, Tool, eventually, print_skipped, result};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
@@ -342,24 +342,6 @@ fn one_agent_takes_not_all_places_of_idle_processes() {
         bench.call("notes").agent(OTHER_AGENT).grant("timeout_seconds", seconds).send().success();
     }
     assert_eq!([(); 2].map(|()| earlier_runs_of(bench.call("notes"))), [0, 1]);
-}
-
-/// One of its guests uses less than the group of a process may, and all of them together more.
-#[test]
-fn a_run_does_not_wait_for_the_cpu_time_of_earlier_runs() {
-    let bench = start([("computes", Guest::new("(call $be_busy (i64.const 1500000))"))]);
-    for _ in 0..60 {
-        bench.call("computes").grant("max_cpu_percent", 1).send().success();
-    }
-    let folders = cgroups(bench.process).into_values().flat_map(BTreeMap::into_keys);
-    let stats = folders.filter_map(|folder| std::fs::read_to_string(folder.join("cpu.stat")).ok());
-    let stats = stats.collect::<Vec<_>>();
-    if stats.is_empty() {
-        print_skipped("no control group is delegated");
-    }
-    for stat in stats {
-        assert!(stat.contains("nr_throttled 0\n"), "{stat}");
-    }
 }
 
 #[test]
