@@ -15,6 +15,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use fs_err as fs;
+use rawzip::time::UtcDateTime;
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 use sha2::{Digest as _, Sha256};
 
@@ -25,6 +26,9 @@ use super::server_json;
 const NAME: &str = "a2g_executor";
 /// The glibc that the program needs, as wheels call it.
 const PLATFORM: &str = "manylinux_2_28";
+/// 1980-01-01, the first day that an archive can have, in seconds since 1970. Installers do not use the time, and with the
+/// same one the same files give the same archive.
+const EARLIEST_SECONDS: i64 = 315_532_800;
 /// Where the documents of the package are in the root, which have places of their own in a wheel.
 const DOCUMENTS: &str = "share/doc/a2g-executor/";
 
@@ -133,9 +137,9 @@ impl Wheel {
     }
 
     fn write(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
-        // Without a time: installers do not use it, and the same files give the same archive.
         let file = self.archive.new_file(path).compression_method(CompressionMethod::DEFLATE);
-        let (mut entry, config) = file.unix_permissions(mode).start()?;
+        let file = file.last_modified(UtcDateTime::from_unix(EARLIEST_SECONDS)).unix_permissions(mode);
+        let (mut entry, config) = file.start()?;
         let mut writer = config.wrap(DeflateEncoder::new(&mut entry, Compression::best()));
         writer.write_all(content)?;
         let (encoder, descriptor) = writer.finish()?;
@@ -175,6 +179,8 @@ mod tests {
         let mut entries = archive.entries();
         while let Some(entry) = entries.next_entry().unwrap() {
             let name = entry.file_path().try_normalize().unwrap().as_ref().to_owned();
+            let day = entry.last_modified_dos();
+            assert_eq!((day.year(), day.month(), day.day()), (1980, 1, 1), "{name}");
             let mode = entry.mode().permissions();
             assert_eq!(mode, if name.contains("/scripts/") { 0o755 } else { 0o644 }, "{name}");
             let file = archive.get_entry(entry.wayfinder()).unwrap();
