@@ -48,8 +48,8 @@ Usage: cargo xtask torture [CRASHES]
 
 It runs the tests of `durability`, `fleet::kills` and `nested_calls::kills` with
 CRASHES crashes each, and `nested_calls::generated` with as many programs
-(default 1000, which takes hours), one after another. Then it runs the model of a
-fleet and renders hostile texts, for longer than `cargo xtask test` does. It
+(default 1000, which takes hours), one after another. Then it runs the model of
+a fleet and renders hostile texts, for longer than `cargo xtask test` does. It
 installs strace and faketime from Debian's packages if they are missing and this
 user may: without them, the tests of crashes at chosen system calls and of clock
 jumps are skipped, and say so.";
