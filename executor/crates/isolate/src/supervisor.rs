@@ -249,23 +249,13 @@ impl Supervisor {
         let mut start_cpu = None;
         let mut has_own_peak = true;
         if earlier_runs > 0 {
-            // The server reads the CPU time: an earlier guest that has taken over the child could hide its own. From here on
-            // the run is not repeated in another child, because this one has the arguments.
-            let Some(cpu) = cpu_of(child.pid).filter(|_| child.is_alive()) else {
-                return Err(ChildError::Ended("it ended while it waited for its next run".to_owned()));
-            };
-            start_cpu = Some(cpu);
+            // With a start, the run is not repeated in another child: this one gets the arguments.
+            start_cpu = Some(child.cpu_before_next_run()?);
             has_own_peak = reset_peak_resident(child.pid).await;
         }
-        let begin = async {
-            if earlier_runs > 0 {
-                // Not before the start of the run is on the disk: the child could act on the arguments at once.
-                child.channel.send(&request.arguments(), &[]).await?;
-            }
-            child.channel.begin().await
-        };
+        let next_arguments = (earlier_runs > 0).then(|| request.arguments());
         let result = tokio::select! {
-            result = begin => result,
+            result = child.begin(next_arguments) => result,
             stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         };
         match result {
@@ -549,6 +539,22 @@ impl Child {
         // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
         drop(socket);
         Ok(PreparedChild { child: self, earlier_runs: 0, _relay: relay })
+    }
+
+    /// CPU time of a living child at the start of its next run.
+    // The server reads it: an earlier guest that has taken over the child could hide its own time.
+    fn cpu_before_next_run(&self) -> std::result::Result<Duration, ChildError> {
+        let cpu = cpu_of(self.pid).filter(|_| self.is_alive());
+        cpu.ok_or_else(|| ChildError::Ended("it ended while it waited for its next run".to_owned()))
+    }
+
+    /// Lets a prepared child begin, with `next_arguments` if it has served a run before.
+    async fn begin(&self, next_arguments: Option<&str>) -> Result<()> {
+        if let Some(arguments) = next_arguments {
+            // Not before the start of the run is on the disk: the child could act on the arguments at once.
+            self.channel.send(&arguments, &[]).await?;
+        }
+        self.channel.begin().await
     }
 
     /// Prepares a child that has cleared everything of its `earlier_runs`, which are at least one.
