@@ -66,12 +66,15 @@ fn text_layer() -> BoxedLayer {
 
 /// The filter of `RUST_LOG`, with `debug` and `trace` limited to the crates of the executor: jsonrpsee logs complete
 /// messages, with arguments and proofs, and the URL that it connects to, with the password. A list of such crates would
-/// have to be checked at every upgrade.
-fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
+/// have to be checked at every upgrade. No spans of other crates: wasmtime-wasi opens one of level `info` for each call
+/// of a guest, so a guest in the server's own process would pay for a formatted record with every call.
+pub(super) fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
     let requested = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    requested.and(FilterFn::new(|metadata| {
-        *metadata.level() <= Level::INFO || metadata.target().starts_with("a2g_")
-    }))
+    let safe = FilterFn::new(|metadata| {
+        metadata.target().starts_with("a2g_") || (!metadata.is_span() && *metadata.level() <= Level::INFO)
+    });
+    // With a hint for both filters, code below the requested level costs one comparison.
+    requested.and(safe.with_max_level_hint(Level::TRACE))
 }
 
 /// A layer that writes one JSON object for each event.

@@ -31,9 +31,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Runtime;
-use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+use tracing::{Dispatch, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
@@ -51,12 +51,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// spans.
 pub(super) fn start(log: impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync) -> Option<Exporter> {
     let exporter = Exporter::from_environment();
-    let layer = exporter.as_ref().ok().and_then(Option::as_ref).map(Exporter::layer);
-    log.with(layer).init();
+    subscriber(log, exporter.as_ref().ok().and_then(Option::as_ref)).init();
     exporter.unwrap_or_else(|error| {
         tracing::error!("traces are not exported: {}", ErrorChain(error.as_ref()));
         None
     })
+}
+
+/// Not `with(None)`: an absent layer has no filter, so every span of every crate would be created for it.
+fn subscriber(
+    log: impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+    exporter: Option<&Exporter>,
+) -> Dispatch {
+    match exporter {
+        Some(exporter) => log.with(exporter.layer()).into(),
+        None => log.into(),
+    }
 }
 
 #[allow(clippy::disallowed_methods, reason = "the names and their meaning are OpenTelemetry's")]
@@ -304,4 +314,26 @@ fn parse_traceparent(text: &str) -> Option<SpanContext> {
 
 fn random_span_id() -> SpanId {
     SpanId::from(Uuid::new_v4().as_u64_pair().1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::filter;
+    use super::subscriber;
+    use tracing::dispatcher::with_default;
+    use tracing::{Level, enabled, info_span};
+    use tracing_subscriber::Layer as _;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    #[test]
+    fn spans_of_other_crates_are_never_created() {
+        let layer = tracing_subscriber::fmt::layer().with_filter(filter("info"));
+        let log = tracing_subscriber::registry().with(layer);
+        with_default(&subscriber(log, None), || {
+            assert!(info_span!(target: "wasmtime_wasi::p1", "fd_write").is_disabled());
+            assert!(!info_span!(target: "a2g_core::run", "intent").is_disabled());
+            assert!(enabled!(target: "jsonrpsee", Level::WARN));
+            assert!(!enabled!(target: "jsonrpsee", Level::DEBUG));
+        });
+    }
 }
