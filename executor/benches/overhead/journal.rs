@@ -5,7 +5,9 @@
 use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
 use a2g_journal::history::{Filter, History, HistoryError, ReceiptEntry};
-use a2g_journal::{ClaimResult, Journal, JournalOptions, Reporting, Retention, StartRequest, StartResult};
+use a2g_journal::{
+    ClaimResult, Journal, JournalOptions, Reporting, Retention, RunEffects, StartRequest, StartResult,
+};
 use a2g_types::durability::Durability;
 use a2g_types::outcome::Receipt;
 use a2g_wire::a2g::decode;
@@ -244,8 +246,14 @@ async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> [Duratio
     let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
     let started = Instant::now();
     assert!(matches!(journal.claims.claim(&call, now, None), Ok(ClaimResult::New)));
-    let request =
-        StartRequest { call: &call, keep_until: now, proof: None, fallback_receipt: &receipt, task: None };
+    let request = StartRequest {
+        call: &call,
+        keep_until: now,
+        proof: None,
+        fallback_receipt: &receipt,
+        task: None,
+        effects: RunEffects::Possible,
+    };
     assert!(matches!(journal.claims.start(request, now).await, Ok(StartResult::New)));
     let start_took = started.elapsed();
     let ended = Instant::now();

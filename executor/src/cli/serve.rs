@@ -843,7 +843,8 @@ fn journal(
     let mut path = config.journal.clone();
     let (journal, recovery) = loop {
         let limits = config.journal_limits.clone();
-        let options = JournalOptions { if_missing, durability: config.durability, limits };
+        let Config { durability, synced_starts, .. } = *config;
+        let options = JournalOptions { if_missing, durability, synced_starts, limits };
         let result =
             Journal::open_with_ends(&path, config.max_undelivered, options, clock.now(), |interrupted| {
                 let Some((settings, key)) = config.fleet.as_ref().zip(fleet_key.clone()) else {

@@ -406,6 +406,16 @@ impl Grant {
         &self.calls
     }
 
+    /// `true` if the run may change something outside itself: write a file, use the network or call another tool.
+    #[must_use]
+    pub fn allows_effects(&self) -> bool {
+        let writes = match self.access.value {
+            Access::ReadOnly => false,
+            Access::ReadWrite => !self.roots.is_empty(),
+        };
+        writes || self.network.value || self.calls.allows_any()
+    }
+
     /// The granted access to files, with the layer that set it.
     #[must_use]
     pub fn access(&self) -> Bound<Access> {

@@ -4,7 +4,7 @@ use super::features::has_door;
 use a2g_http::ConnectionLimits;
 use a2g_journal::{ArgumentStorage, JournalLimits};
 use a2g_types::call::Door;
-use a2g_types::durability::Durability;
+use a2g_types::durability::{Durability, SyncedStarts};
 use a2g_types::limit::{KeyNumbers, LIMITS, LimitRow};
 use a2g_types::limit_keys::{self, LimitKeys};
 use a2g_types::quantity::BYTES_PER_MB;
@@ -340,6 +340,7 @@ section!(Journal {
     max_undelivered: u64 = 10_000,
     key: Option<PathBuf> = None,
     durability: Durability = Durability::default(),
+    synced_starts: SyncedStarts = SyncedStarts::default(),
     arguments: Arguments = Arguments::default(),
     max_arguments_bytes: u64 = ArgumentStorage::DEFAULT_MAX_BYTES,
     never_store: Vec<String> = Vec::new(),

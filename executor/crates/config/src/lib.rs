@@ -36,7 +36,7 @@ use a2g_http::{ConnectionLimits, ListenAddress, TlsSettings};
 use a2g_isolate::{Isolation, User};
 use a2g_journal::{JournalLimits, Retention};
 use a2g_sandbox::egress::EgressSettings;
-use a2g_types::durability::Durability;
+use a2g_types::durability::{Durability, SyncedStarts};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Limit;
 use a2g_types::quantity::MemoryLimit;
@@ -112,6 +112,8 @@ pub struct Config {
     pub journal: PathBuf,
     /// The durability level of the journal.
     pub durability: Durability,
+    /// The runs whose start waits for the disk.
+    pub synced_starts: SyncedStarts,
     /// The limits on what the journal stores of arguments and for one agent.
     pub journal_limits: JournalLimits,
     /// The age and the size at which records are removed from the journal.
@@ -366,6 +368,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         journal_limits: parse_journal_limits(&file.journal)?,
         retention: parse_retention(&file.journal)?,
         durability: file.journal.durability,
+        synced_starts: file.journal.synced_starts,
         journal_key: file.journal.key.map(resolve),
         max_undelivered: check_size("journal.max_undelivered", file.journal.max_undelivered, 10_000_000)?,
         trust: parse_trust(file.trust, resolve)?,

@@ -11,8 +11,8 @@ use super::usage::{CountedNodes, usage_body};
 use a2g_core::run::IntentState;
 use a2g_govern::Caller;
 use a2g_journal::{
-    ClaimResult, IntentSummary, Journal, JournalOptions, Page, RefusalSearch, Reporting, RunRecord,
-    RunSearch, SeriesSpan, StartRequest, StartResult,
+    ClaimResult, IntentSummary, Journal, JournalOptions, Page, RefusalSearch, Reporting, RunEffects,
+    RunRecord, RunSearch, SeriesSpan, StartRequest, StartResult,
 };
 use a2g_types::call::{Call, Door, Priority, StoredArguments};
 use a2g_types::durability::Durability;
@@ -280,8 +280,14 @@ async fn record(journal: &Journal, number: u64) -> IntentId {
     let summary = IntentSummary::from_call(&call);
     journal.decisions.record_refusal(&summary, BlockedBy::VerdictDenied, &hostile.text(), NOW);
     assert!(matches!(journal.claims.claim(&call, LATER, Some(Arc::new(verdict))).unwrap(), ClaimResult::New));
-    let start =
-        StartRequest { call: &call, keep_until: LATER, proof: None, fallback_receipt: &receipt, task: None };
+    let start = StartRequest {
+        call: &call,
+        keep_until: LATER,
+        proof: None,
+        fallback_receipt: &receipt,
+        task: None,
+        effects: RunEffects::Possible,
+    };
     assert!(matches!(journal.claims.start(start, NOW).await.unwrap(), StartResult::New));
     journal.claims.finish(Arc::new(receipt), None, Reporting::Here, NOW).await.unwrap();
     call.intent

@@ -6,7 +6,7 @@ use super::error::{WriteError, changed_error};
 use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
 use super::record::{self, Digest32, RecordKind, digest};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::store::RunId;
+use super::store::{CommitSync, RunId};
 use super::tasks::JournalTask;
 use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent, to_micros};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -35,6 +35,7 @@ pub(super) struct StartRecord {
     pub(super) verdict: Option<String>,
     pub(super) fallback_receipt: String,
     pub(super) task: Option<String>,
+    pub(super) sync: CommitSync,
     /// The text of the arguments, if they are stored.
     pub(super) arguments: Option<String>,
 }
@@ -195,6 +196,7 @@ impl<'a> Batch<'a> {
             verdict,
             fallback_receipt,
             task,
+            sync: _,
             arguments,
         } = start;
         // Read inside the transaction: another run may have ended since the caller's own look-up.

@@ -4,7 +4,7 @@ use super::backend::Backend;
 use super::batch::{FinishRecord, StartRecord, StartReply};
 use super::outbox::Outbox;
 use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd};
-use super::store::RunId;
+use super::store::{CommitSync, RunId};
 use super::tasks::JournalTask;
 use super::writer::JournalEntry;
 use super::{
@@ -12,6 +12,7 @@ use super::{
     to_row_text,
 };
 use a2g_types::call::Call;
+use a2g_types::durability::SyncedStarts;
 use a2g_types::ident::{AgentDid, IntentId, ProofId, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::stored;
@@ -111,6 +112,19 @@ pub struct StartRequest<'a> {
     pub fallback_receipt: &'a Receipt,
     /// The task of the run, unless it is already stored.
     pub task: Option<&'a JournalTask>,
+    /// The run's effects outside itself.
+    pub effects: RunEffects,
+}
+
+/// Whether a run may change something outside itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEffects {
+    /// It may not: a power failure that loses its start loses nothing else. With
+    /// [`SyncedStarts::WithEffects`](a2g_types::durability::SyncedStarts), its start is on the disk together with its
+    /// end.
+    None,
+    /// It may, or somebody was told of the run before its start. Its start is on the disk before its guest begins.
+    Possible,
 }
 
 /// The intent, agent and tool of a call, for use after the call itself was moved.
@@ -159,6 +173,7 @@ pub struct IntentClaims {
     open: OpenIntents,
     outbox: Arc<Outbox>,
     max_undelivered: usize,
+    synced_starts: SyncedStarts,
 }
 
 impl IntentClaims {
@@ -167,8 +182,9 @@ impl IntentClaims {
         open: OpenIntents,
         outbox: Arc<Outbox>,
         max_undelivered: usize,
+        synced_starts: SyncedStarts,
     ) -> Self {
-        Self { backend, open, outbox, max_undelivered }
+        Self { backend, open, outbox, max_undelivered, synced_starts }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
@@ -276,8 +292,12 @@ impl IntentClaims {
         let call = request.call;
         let keep_until = request.keep_until;
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start =
-            build_start_record(request, verdict.as_deref(), self.backend.limits().arguments_text(call), now)?;
+        let sync = match (request.effects, self.synced_starts) {
+            (RunEffects::None, SyncedStarts::WithEffects) => CommitSync::WithNext,
+            (RunEffects::None, SyncedStarts::All) | (RunEffects::Possible, _) => CommitSync::Now,
+        };
+        let arguments = self.backend.limits().arguments_text(call);
+        let start = build_start_record(request, verdict.as_deref(), arguments, sync, now)?;
         self.backend.limits().count_bytes(&call.agent, start.bytes());
         let pending = self.backend.submit(|reply| JournalEntry::Start(Box::new(start), reply));
         let reply = pending.wait_unless_full().await;
@@ -372,6 +392,7 @@ impl IntentClaims {
             verdict,
             fallback_receipt: body.clone(),
             task: None,
+            sync: CommitSync::Now,
             arguments: None,
         };
         let pending = self.backend.submit(|reply| JournalEntry::Start(Box::new(start), reply));
@@ -471,9 +492,10 @@ fn build_start_record(
     request: StartRequest<'_>,
     verdict: Option<&Verdict>,
     arguments: Option<String>,
+    sync: CommitSync,
     now: OffsetDateTime,
 ) -> Result<StartRecord, JournalError> {
-    let StartRequest { call, keep_until, proof, fallback_receipt, task } = request;
+    let StartRequest { call, keep_until, proof, fallback_receipt, task, effects: _ } = request;
     Ok(StartRecord {
         intent: call.intent,
         agent: call.agent.clone(),
@@ -486,6 +508,7 @@ fn build_start_record(
         verdict: verdict.map(|verdict| to_row_text(stored::write_verdict(verdict))).transpose()?,
         fallback_receipt: to_row_text(stored::write_receipt(fallback_receipt))?,
         task: task.map(|task| to_row_text(task.to_text())).transpose()?,
+        sync,
         arguments,
     })
 }

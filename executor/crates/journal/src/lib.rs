@@ -1,7 +1,7 @@
 //! The history of each intent and the undelivered reports, on the disk: a crash loses no record and repeats no run.
 //!
 //! ```text
-//! claim (in memory) ─▶ started (on disk, before the guest begins) ─▶ finished (receipt and outbox
+//! claim (in memory) ─▶ started (written, before the guest begins) ─▶ finished (receipt and outbox
 //!   │                       └─▶ released: refused before it began       in one transaction)
 //!   ├─ same content: the receipt of the one run, now or as soon as it exists
 //!   └─ other content: conflict
@@ -68,8 +68,8 @@ mod writer;
 pub use arguments::ArgumentStorage;
 pub use batch::HoldResult;
 pub use claims::{
-    ClaimResult, IntentClaims, IntentSummary, KnownIntent, ReportState, Reporting, Stage, StageSource,
-    StartRequest, StartResult, content_hash,
+    ClaimResult, IntentClaims, IntentSummary, KnownIntent, ReportState, Reporting, RunEffects, Stage,
+    StageSource, StartRequest, StartResult, content_hash,
 };
 pub use copy::{CopyError, JournalCopy, RestoredJournal, back_up, init, restore};
 pub use decisions::{Approval, Decisions, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
@@ -97,7 +97,7 @@ pub use usage_sums::UsageSums;
 
 use a2g_metrics::JournalMetrics;
 use a2g_types::clock::{from_micros, to_micros};
-use a2g_types::durability::Durability;
+use a2g_types::durability::{Durability, SyncedStarts};
 use a2g_types::error_chain::{BoxedError, ErrorChain};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
@@ -116,7 +116,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{InterruptedRun, Store, Undelivered};
+use store::{CommitSync, InterruptedRun, Store, Undelivered};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 use writer::JournalEntry;
@@ -384,7 +384,8 @@ impl Journal {
         let RecoveredState { ends, fleet } = recovered.map_err(OpenError::Ends)?;
         if let Some(identity) = fleet {
             // Before the first claim: a later process must not take an empty fleet for this one.
-            let remembered = store.commit(to_micros(now), |batch| batch.remember_fleet(&identity));
+            let remembered =
+                store.commit(to_micros(now), CommitSync::Now, |batch| batch.remember_fleet(&identity));
             remembered.map_err(|error| open_error(error.into()))?;
         }
         let (aborted, unwritten) = recover(&mut store, to_micros(now), runs, ends).map_err(open_error)?;
@@ -409,17 +410,25 @@ impl Journal {
         let outbox = Arc::new(Outbox::new(undelivered));
         let unwritten = claims::reopen(&open, unwritten);
         let on_finished = claims::on_finished(Arc::clone(&open), Arc::clone(&outbox));
+        let JournalOptions { durability, synced_starts, .. } = options;
+        let claims = IntentClaims::new(
+            Arc::clone(&backend),
+            open,
+            Arc::clone(&outbox),
+            max_undelivered,
+            synced_starts,
+        );
         let journal = Self {
-            deliveries: Arc::new(Deliveries::new(Arc::clone(&backend), Arc::clone(&outbox))),
-            claims: Arc::new(IntentClaims::new(Arc::clone(&backend), open, outbox, max_undelivered)),
+            deliveries: Arc::new(Deliveries::new(Arc::clone(&backend), outbox)),
+            claims: Arc::new(claims),
             decisions: Arc::new(Decisions::new(Arc::clone(&backend), held, stops)),
             records: Arc::new(Records::new(Arc::clone(&backend))),
             tasks: Arc::new(Tasks::new(Arc::clone(&backend))),
             backend,
             path: Some(path.to_owned()),
-            durability: options.durability,
+            durability,
             head,
-            metrics: JournalMetrics::new(options.durability),
+            metrics: JournalMetrics::new(durability),
             may_prune: Arc::default(),
             chain_check: Arc::new(Mutex::new(Some(check))),
         };
@@ -452,9 +461,16 @@ impl Journal {
         // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no file.
         let on_finished = claims::on_finished(Arc::clone(&open), Arc::clone(&outbox));
         let backend = Arc::new(Backend::in_memory(on_finished));
+        let claims = IntentClaims::new(
+            Arc::clone(&backend),
+            open,
+            Arc::clone(&outbox),
+            usize::MAX,
+            SyncedStarts::default(),
+        );
         Self {
-            deliveries: Arc::new(Deliveries::new(Arc::clone(&backend), Arc::clone(&outbox))),
-            claims: Arc::new(IntentClaims::new(Arc::clone(&backend), open, outbox, usize::MAX)),
+            deliveries: Arc::new(Deliveries::new(Arc::clone(&backend), outbox)),
+            claims: Arc::new(claims),
             decisions: Arc::new(Decisions::new(Arc::clone(&backend), Vec::new(), Vec::new())),
             records: Arc::new(Records::new(Arc::clone(&backend))),
             tasks: Arc::new(Tasks::new(Arc::clone(&backend))),
@@ -554,7 +570,7 @@ fn recover(
     }
     let aborted = finishes.len();
     // One transaction for all runs: a process that is killed here changes none of them.
-    let result = store.commit(now, |batch| {
+    let result = store.commit(now, CommitSync::Now, |batch| {
         released.iter().try_for_each(|(run, intent)| batch.release(*run, *intent))?;
         finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop))
     });

@@ -10,13 +10,14 @@ use super::record::{DecisionBody, Digest32};
 use super::recorded_state::{RecordedState, recorded_state};
 use super::sweep::sweep;
 use super::{JournalLimits, arguments, fleet, stops, tasks};
-use a2g_types::durability::Durability;
+use a2g_types::durability::{Durability, SyncedStarts};
 use a2g_types::ident::IntentId;
 use a2g_types::stop::Stop;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
 use std::path::Path;
 use std::time::Duration;
+use strum::IntoStaticStr;
 
 /// The version of the tables and of the texts in them.
 pub(super) const FORMAT: i64 = 1;
@@ -79,6 +80,8 @@ pub struct JournalOptions {
     pub if_missing: IfMissing,
     /// The worst failure that a committed entry survives.
     pub durability: Durability,
+    /// The runs whose start is such an entry before their guest begins.
+    pub synced_starts: SyncedStarts,
     /// The limits on what is stored.
     pub limits: JournalLimits,
 }
@@ -88,7 +91,36 @@ impl Default for JournalOptions {
         Self {
             if_missing: IfMissing::Create,
             durability: Durability::default(),
+            synced_starts: SyncedStarts::default(),
             limits: JournalLimits::default(),
+        }
+    }
+}
+
+/// The time at which a transaction is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommitSync {
+    /// When its commit returns, at the durability [`Durability::PowerLoss`].
+    Now,
+    /// With the next transaction that is synced. The kernel has it when its commit returns.
+    WithNext,
+}
+
+/// SQLite's setting `synchronous`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "UPPERCASE")]
+enum Synchronous {
+    /// A commit returns when it is on the disk.
+    Full,
+    /// A commit returns when the kernel has it.
+    Normal,
+}
+
+impl Synchronous {
+    fn of(durability: Durability, sync: CommitSync) -> Self {
+        match (durability, sync) {
+            (Durability::PowerLoss, CommitSync::Now) => Self::Full,
+            (Durability::PowerLoss, CommitSync::WithNext) | (Durability::ProcessCrash, _) => Self::Normal,
         }
     }
 }
@@ -97,6 +129,9 @@ impl Default for JournalOptions {
 pub(super) struct Store {
     // Declared before `files`, so that it is closed first: see `JournalFiles`.
     connection: Connection,
+    durability: Durability,
+    /// The setting of the connection.
+    synchronous: Synchronous,
     tip: Tip,
     refusals: RefusalTip,
     files: JournalFiles,
@@ -121,7 +156,9 @@ impl Store {
         let refusals = RefusalTip::read(&connection);
         let tip = tip.map_err(&from_sqlite)?;
         let refusals = refusals.map_err(&from_sqlite)?;
-        let store = Self { connection, tip, refusals, files };
+        let durability = options.durability;
+        let synchronous = Synchronous::of(durability, CommitSync::Now);
+        let store = Self { connection, durability, synchronous, tip, refusals, files };
         // The marker is behind after `journal prune` or a power failure, and missing if the operator accepted a loss.
         store.files.update_marker(tip.number, &tip.hash);
         Ok(store)
@@ -137,13 +174,15 @@ impl Store {
         self.tip.head
     }
 
-    /// Runs `write` in one transaction, and returns its result once the transaction is on the disk. `now` is in
+    /// Runs `write` in one transaction, and returns its result once the transaction is committed. `now` is in
     /// microseconds since 1970.
     pub(super) fn commit<T>(
         &mut self,
         now: i64,
+        sync: CommitSync,
         write: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
+        self.set_synchronous(Synchronous::of(self.durability, sync))?;
         // `Immediate`: in a transaction that begins with a read, SQLite's first write fails if `journal prune` has
         // written since the read.
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -153,13 +192,23 @@ impl Store {
         transaction.commit()?;
         // A write to a removed file is lost.
         self.files.check()?;
-        // After the commit: in the other order, a crash could leave a marker that names a record that does not exist.
-        if tip != self.tip {
+        // After the commit: in the other order, a crash could leave a marker that names a record that does not exist. A
+        // power failure could do the same with a record that is not synced.
+        let is_synced = sync == CommitSync::Now || self.durability == Durability::ProcessCrash;
+        if is_synced && tip != self.tip {
             self.files.update_marker(tip.number, &tip.hash);
         }
         // Updated only now, because the records of a failed batch do not exist.
         (self.tip, self.refusals) = (tip, refusals);
         Ok(result)
+    }
+
+    fn set_synchronous(&mut self, synchronous: Synchronous) -> rusqlite::Result<()> {
+        if self.synchronous != synchronous {
+            self.connection.pragma_update(None, "synchronous", <&str>::from(synchronous))?;
+            self.synchronous = synchronous;
+        }
+        Ok(())
     }
 
     /// Checks that the files are still the ones that were opened.
@@ -353,13 +402,8 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     // A restored journal is in mode DELETE, because its backup is a single file.
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    let synchronous = match durability {
-        // A commit returns when it is on the disk.
-        Durability::PowerLoss => "FULL",
-        // A commit returns when the kernel has it.
-        Durability::ProcessCrash => "NORMAL",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)
+    let synchronous = Synchronous::of(durability, CommitSync::Now);
+    connection.pragma_update(None, "synchronous", <&str>::from(synchronous))
 }
 
 /// Checks that a file is a journal of this format.
@@ -394,11 +438,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.db");
         // SQLite's values of FULL and NORMAL.
-        for (durability, expected) in [(Durability::PowerLoss, 2), (Durability::ProcessCrash, 1)] {
-            let store =
+        for (durability, expected) in
+            [(Durability::PowerLoss, [2, 1, 2]), (Durability::ProcessCrash, [1, 1, 1])]
+        {
+            let mut store =
                 Store::open(&path, &JournalOptions { durability, ..JournalOptions::default() }).unwrap();
-            let level = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
-            assert_eq!(level.unwrap(), expected, "{durability:?}");
+            let level = |store: &Store| {
+                store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0)).unwrap()
+            };
+            let at_start = level(&store);
+            let after = [CommitSync::WithNext, CommitSync::Now].map(|sync| {
+                store.commit(0, sync, |_| Ok(())).unwrap();
+                level(&store)
+            });
+            assert_eq!([at_start, after[0], after[1]], expected, "{durability:?}");
         }
     }
 }

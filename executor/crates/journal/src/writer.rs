@@ -7,7 +7,7 @@ use super::chain::Head;
 use super::error::{NoSpaceError, WriteError};
 use super::log::RefusalRecord;
 use super::stops::StopLift;
-use super::store::{RunId, Store};
+use super::store::{CommitSync, RunId, Store};
 use super::tasks::{JournalTask, RetryPolicy};
 use super::{Condition, Resolution, ResolvedIntent, to_micros};
 use a2g_metrics::JournalMetrics;
@@ -90,6 +90,12 @@ impl JournalEntry {
             Self::Extend(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
     }
+}
+
+/// The sync that a transaction with these entries needs.
+fn sync_of(batch: &[JournalEntry]) -> CommitSync {
+    let may_wait = |entry: &JournalEntry| matches!(entry, JournalEntry::Start(start, _) if start.sync == CommitSync::WithNext);
+    if batch.iter().all(may_wait) { CommitSync::WithNext } else { CommitSync::Now }
 }
 
 /// The result of an entry.
@@ -181,7 +187,7 @@ impl Writer {
         let now = to_micros(SystemClock.now());
         let write_all =
             |transaction: &mut Batch<'_>| batch.iter().map(|entry| write_entry(transaction, entry)).collect();
-        match self.store.commit::<Vec<_>>(now, write_all) {
+        match self.store.commit::<Vec<_>>(now, sync_of(&batch), write_all) {
             Ok(results) => {
                 let elapsed = SystemClock.monotonic().saturating_duration_since(start);
                 self.metrics.record_commit(batch.len(), elapsed);

@@ -1,4 +1,4 @@
-//! The durability level of the journal.
+//! The durability level of the journal, and the starts that wait for the disk.
 
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
@@ -13,6 +13,18 @@ pub enum Durability {
     PowerLoss,
     /// The end of the process: a commit waits for the kernel, and a power failure may lose the last entries.
     ProcessCrash,
+}
+
+/// The runs whose start is on the disk before their guest begins, at the durability [`Durability::PowerLoss`]. The start
+/// of any other run is on the disk together with its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncedStarts {
+    /// Runs that may have an effect: they may write a file, use the network or call another tool.
+    #[default]
+    WithEffects,
+    /// All runs.
+    All,
 }
 
 impl Durability {

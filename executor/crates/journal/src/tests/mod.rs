@@ -158,7 +158,9 @@ async fn start_claimed(
     task: Option<&JournalTask>,
 ) -> Result<StartResult, JournalError> {
     let fallback_receipt = &receipt(call, End::Aborted(AbortReason::Lost));
-    journal.claims.start(StartRequest { call, keep_until: LATER, proof, fallback_receipt, task }, NOW).await
+    let effects = RunEffects::Possible;
+    let request = StartRequest { call, keep_until: LATER, proof, fallback_receipt, task, effects };
+    journal.claims.start(request, NOW).await
 }
 
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {

@@ -206,8 +206,14 @@ async fn calls_of_an_interrupted_run_are_counted_beyond_the_longest_list() {
     let fallback_receipt =
         &Receipt { calls: Some(usage), ..receipt(&parent, End::Aborted(AbortReason::Lost)) };
     assert!(matches!(journal.claims.claim(&parent, LATER, None), Ok(ClaimResult::New)));
-    let request =
-        StartRequest { call: &parent, keep_until: LATER, proof: None, fallback_receipt, task: None };
+    let request = StartRequest {
+        call: &parent,
+        keep_until: LATER,
+        proof: None,
+        fallback_receipt,
+        task: None,
+        effects: RunEffects::Possible,
+    };
     assert!(matches!(journal.claims.start(request, NOW).await, Ok(StartResult::New)));
     let nested = |ordinal| Call { intent: parent.intent.nested(ordinal), ..another() };
     // The last one is after too many calls without a record.

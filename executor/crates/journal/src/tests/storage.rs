@@ -210,6 +210,69 @@ async fn journals_behind_their_marker_are_refused() {
     assert_eq!(open_journal(&path).0.head().number, 1);
 }
 
+/// What a power failure may leave of a journal whose data was synced last when it was `data`: of the marker, which is
+/// not synced, everything may be left.
+fn after_power_failure(path: &Path, data: &[Vec<u8>; 2]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let left = folder.path().join("journal.db");
+    let marker = std::fs::read(path.with_file_name("journal.db.lock")).unwrap();
+    let [records, log] = files::data_files(&left);
+    for (file, content) in
+        [(&records, &data[0]), (&log, &data[1]), (&left.with_file_name("journal.db.lock"), &marker)]
+    {
+        std::fs::write(file, content).unwrap();
+        set_mode(file, 0o600);
+    }
+    (folder, left)
+}
+
+#[tokio::test]
+async fn a_power_failure_loses_only_starts_of_runs_without_effects() {
+    for (effects, synced_starts, may_be_lost) in [
+        (RunEffects::None, SyncedStarts::WithEffects, true),
+        (RunEffects::None, SyncedStarts::All, false),
+        (RunEffects::Possible, SyncedStarts::WithEffects, false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let options = JournalOptions { synced_starts, ..JournalOptions::default() };
+        let journal = Journal::open(&path, 100, options, NOW).unwrap().0;
+        run(&journal, &another()).await;
+        let synced = files::data_files(&path).map(|file| std::fs::read(file).unwrap());
+        let call = another();
+        let lost = receipt(&call, End::Aborted(AbortReason::Lost));
+        assert!(matches!(journal.claims.claim(&call, LATER, None), Ok(ClaimResult::New)));
+        let request = StartRequest {
+            call: &call,
+            keep_until: LATER,
+            proof: None,
+            fallback_receipt: &lost,
+            task: None,
+            effects,
+        };
+        assert!(matches!(journal.claims.start(request, NOW).await, Ok(StartResult::New)));
+        let case = format!("{effects:?}, {synced_starts:?}");
+        let (_folder, left) = after_power_failure(&path, &synced);
+        match open(&left) {
+            Ok((left, _)) => {
+                assert!(may_be_lost, "{case}");
+                assert!(left.claims.find(&call, None).await.unwrap().is_none(), "{case}");
+            }
+            Err(refused) => {
+                assert!(!may_be_lost, "{case}: {refused}");
+                assert!(matches!(refused, OpenError::Behind { .. }), "{case}: {refused}");
+            }
+        }
+        // Its end is synced in any case, and a killed process loses neither.
+        let receipt = Arc::new(receipt(&call, End::ResultNotJson));
+        journal.claims.finish(receipt, None, Reporting::Here, NOW).await.unwrap();
+        let (_folder, left) = after_power_failure(&path, &synced);
+        assert!(matches!(open(&left), Err(OpenError::Behind { .. })), "{case}");
+        close(journal, &path);
+        assert_eq!(open_journal(&path).0.head().number, 2, "{case}");
+    }
+}
+
 /// What killed processes left goes with the next start and the next command, but not what a process writes.
 #[tokio::test]
 async fn copies_of_killed_processes_are_swept() {

@@ -17,11 +17,11 @@ use crate::run::result_check::check_result;
 use crate::run::slots::{Place, RunSlot};
 use crate::run::trace::Stopwatch;
 use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
-use a2g_capability::Permit;
+use a2g_capability::{Grant, Permit};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::WaitId;
 use a2g_isolate::{PreparedChild, RunRequest};
-use a2g_journal::{KnownIntent, Stage, StartRequest};
+use a2g_journal::{KnownIntent, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
 use a2g_sandbox::{Calls, Outside};
@@ -75,6 +75,13 @@ impl ClaimedCall {
             result => result?,
         }
         self.admitted.check_expiry(self.engine.clock.now())
+    }
+
+    /// The effects of a run with this grant, as far as the record of its start is concerned. A person or a client that was
+    /// told of a run finds it again, also after a power failure.
+    fn effects(&self, grant: &Grant) -> RunEffects {
+        let is_known_outside = self.approved_by.is_some() || self.sink.has_task();
+        if grant.allows_effects() || is_known_outside { RunEffects::Possible } else { RunEffects::None }
     }
 
     /// Releases the intent, which has not run.
@@ -200,6 +207,7 @@ impl Turn {
             proof: claimed.admitted.proof_id(),
             fallback_receipt: &fallback,
             task: task.as_ref(),
+            effects: claimed.effects(request.grant()),
         };
         let start = engine.claims.start(record, claimed.verdict.as_deref());
         let (started, prepared) = join_until_first(start, isolate.prepare(&request)).await;
