@@ -6,7 +6,7 @@ use super::output::{list, one_line, print};
 use super::setup::config;
 use a2g_config::{Config, Reuse};
 use a2g_isolate::{Isolation, support};
-use a2g_types::durability::Durability;
+use a2g_types::durability::{Durability, SyncedStarts};
 use a2g_types::error_chain::ErrorChain;
 use serde_json::json;
 use std::path::PathBuf;
@@ -83,9 +83,14 @@ fn configured_rows(setup: &Setup) -> [ConfiguredRow; 2] {
 
 /// The configured durability as a sentence.
 fn describe_durability(config: &Config) -> String {
-    let guarantee = match config.durability {
-        Durability::PowerLoss => "every commit waits for the disk, and a power failure loses nothing",
-        Durability::ProcessCrash => {
+    let guarantee = match (config.durability, config.synced_starts) {
+        (Durability::PowerLoss, SyncedStarts::All) => {
+            "every commit waits for the disk, and a power failure loses nothing"
+        }
+        (Durability::PowerLoss, SyncedStarts::WithEffects) => {
+            "a power failure loses nothing but unanswered runs without effects (`journal.synced_starts`)"
+        }
+        (Durability::ProcessCrash, _) => {
             "a commit waits for the kernel: a crash of the process loses nothing, and a power failure may lose the last calls"
         }
     };

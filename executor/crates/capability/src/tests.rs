@@ -481,6 +481,26 @@ fn limits_of_the_operator_are_not_attributed_to_a_verdict() {
 }
 
 #[test]
+fn a_run_that_may_only_read_has_no_effects() {
+    let network = Claims { network: Some(false), ..Claims::default() };
+    let reads = Claims {
+        areas: Some(Area::parse("/workspace/**").unwrap()),
+        access: Some(Access::ReadOnly),
+        ..network.clone()
+    };
+    let writes = Claims { access: Some(Access::ReadWrite), ..reads.clone() };
+    let none = Claims { areas: Some(Vec::new()), ..writes.clone() };
+    let reaches = Claims { network: Some(true), ..reads.clone() };
+    let calls = Claims { calls: Some(CallTargets::parse(&["*"]).unwrap()), ..reads.clone() };
+    for (claims, has_effects) in
+        [(reads, false), (none, false), (writes, true), (reaches, true), (calls, true)]
+    {
+        let grant = meet([(Layer::Tool, claims.clone())]).unwrap();
+        assert_eq!(grant.allows_effects(), has_effects, "{claims:?}");
+    }
+}
+
+#[test]
 fn a_permit_without_access_has_no_file_and_no_network() {
     let ceilings = ceilings();
     assert!(ceilings.network && !ceilings.areas.is_empty());

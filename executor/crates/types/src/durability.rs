@@ -8,7 +8,7 @@ use strum::{IntoStaticStr, VariantArray};
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Durability {
-    /// A power failure: every commit waits for the disk.
+    /// A power failure: a commit waits for the disk, except for starts that [`SyncedStarts`] leaves out.
     #[default]
     PowerLoss,
     /// The end of the process: a commit waits for the kernel, and a power failure may lose the last entries.

@@ -1,6 +1,6 @@
 //! Decisions of people are durable: once one was answered, a kill changes nothing about it.
 
-use super::{MARK, catalogue, escalating};
+use super::{FOREVER, MARK, catalogue, escalating, read_marker};
 use harness::callers::{List, agent, rpc};
 use harness::{
     AGENT, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Tool, assert_chain_holds, error,
@@ -21,7 +21,9 @@ impl EscalationFixture {
     fn new() -> Self {
         let list = List::new();
         let governor = escalating(3600);
-        let catalogue = catalogue().add(Tool::command("gate", GATE));
+        let catalogue = catalogue()
+            .add(Tool::command("gate", GATE))
+            .add(Tool::command("reads", FOREVER).filesystem("read"));
         let mut tokens = vec![("agent", agent(&list, "agent", AGENT))];
         for (name, role) in
             [("anna", "approver"), ("bert", "approver"), ("otto", "operator"), ("gov", "governor")]
@@ -147,6 +149,17 @@ fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
         assert_eq!(report["status"], "SUCCESS", "{report}");
     }
     assert_chain_holds(place.executor().home());
+}
+
+/// Its person was told that it runs, so its start is on the disk even if it can have no effect.
+#[test]
+fn the_start_of_an_approved_intent_waits_for_the_disk() {
+    let place = EscalationFixture::new();
+    let call = place.waits("reads", 1);
+    result(&place.decide("anna", &call, "APPROVED"));
+    eventually("it runs", || (place.state(&call) == "running").then_some(()));
+    let numbered = place.records().iter().map(|record| record["record"].as_i64().unwrap()).max().unwrap();
+    assert!(read_marker(place.executor()).contains(&format!(" {numbered:020} ")), "{numbered}");
 }
 
 /// Stopped in good order, too: nobody but the person who approved it waits for it.

@@ -12,6 +12,7 @@ mod disk;
 mod formats;
 mod outbox;
 mod size;
+mod starts;
 mod stops;
 mod tamper;
 mod vanish;
@@ -52,6 +53,10 @@ const MARK: &str = r#"(module
       (then unreachable))
     (call $piece (i32.const 65) (i32.const 2))
     (drop (call $fd_write (i32.const 1) (i32.const 128) (i32.const 1) (i32.const 136)))))"#;
+
+/// A command that ends only when it is ended.
+const FOREVER: &str =
+    r#"(module (memory (export "memory") 1) (func (export "_start") (loop $forever (br $forever))))"#;
 
 fn catalogue() -> Catalogue {
     Catalogue::empty().add(Tool::command("mark", MARK))
@@ -224,6 +229,11 @@ fn wait_until_delivered(executor: &Executor) {
     eventually("every report is delivered", || {
         executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
     });
+}
+
+/// The text of the marker beside the journal, which names a record.
+fn read_marker(executor: &Executor) -> String {
+    std::fs::read_to_string(executor.home().journal().with_file_name("journal.db.lock")).unwrap()
 }
 
 /// A random duration of less than so many milliseconds.

@@ -1,0 +1,66 @@
+//! The starts that wait for the disk. The marker beside the journal names the last record that is known to be on the
+//! disk, so it shows during a run whether its start is.
+
+use super::{FOREVER, read_marker, wait_until_delivered};
+use harness::{
+    Catalogue, Executor, Options, Tool, a2a, approved, call_in_background, eventually, id_of, intent,
+    manifest,
+};
+use serde_json::{Value, json};
+
+fn executor(options: Options) -> Executor {
+    let catalogue = Catalogue::empty()
+        .add(Tool::command("reads", FOREVER).filesystem("read"))
+        .add(Tool::command("writes", FOREVER));
+    Executor::start(a2a::door(options, json!({})).catalogue(&catalogue))
+}
+
+/// Returns `true` if the marker changes before the guest runs.
+fn is_start_synced(executor: &Executor, call: &Value) -> bool {
+    wait_until_delivered(executor);
+    let before = read_marker(executor);
+    let answer = call_in_background(executor, "a2g/execute", call);
+    eventually("it runs", || (executor.state_of(call) == "running").then_some(()));
+    let is_synced = read_marker(executor) != before;
+    executor.rpc("a2g/cancel", &json!({ "intent_id": id_of(call) }));
+    answer.join().unwrap();
+    assert_ne!(read_marker(executor), before, "its end is synced");
+    is_synced
+}
+
+fn call(tool: &str, scope: &[&str]) -> Value {
+    let mut granted = manifest();
+    granted["filesystem_scope"] = scope.into();
+    approved(intent(tool, json!({})), &granted)
+}
+
+#[test]
+fn a_start_waits_for_the_disk_if_its_run_can_write() {
+    let executor = executor(Options::new());
+    for (tool, scope, is_synced) in [
+        ("reads", &["/workspace/**"][..], false),
+        ("writes", &["/workspace/**"], true),
+        ("writes", &[], false),
+        ("writes", &["/workspace/*.md"], true),
+    ] {
+        assert_eq!(is_start_synced(&executor, &call(tool, scope)), is_synced, "{tool} {scope:?}");
+    }
+}
+
+#[test]
+fn every_start_waits_for_the_disk_if_the_operator_says_so() {
+    let executor = executor(Options::new().set("journal.synced_starts", "all"));
+    assert!(is_start_synced(&executor, &call("reads", &["/workspace/**"])));
+}
+
+/// Whoever was told of a task finds it again.
+#[test]
+fn the_start_of_a_task_waits_for_the_disk() {
+    let executor = executor(Options::new());
+    let mut agent = a2a::Client::of(&executor);
+    let before = read_marker(&executor);
+    let task = agent.begin("reads", json!({}));
+    agent.until(&task, "working");
+    assert_ne!(read_marker(&executor), before);
+    agent.result("tasks/cancel", json!({ "id": task }));
+}
