@@ -3,8 +3,8 @@
 
 use super::{FOREVER, read_marker, wait_until_delivered};
 use harness::{
-    Catalogue, Executor, Options, Tool, a2a, approved, call_in_background, eventually, id_of, intent,
-    manifest,
+    Catalogue, Executor, Governor, Options, Tool, a2a, approved, call_in_background, eventually, id_of,
+    intent, manifest, policy_for_all,
 };
 use serde_json::{Value, json};
 
@@ -56,7 +56,9 @@ fn every_start_waits_for_the_disk_if_the_operator_says_so() {
 /// Whoever was told of a task finds it again.
 #[test]
 fn the_start_of_a_task_waits_for_the_disk() {
-    let executor = executor(Options::new());
+    let reads = json!({ "paths": ["/workspace/**"] });
+    let governor = Governor::start(&[policy_for_all(&[("reads", reads)])]);
+    let executor = executor(Options::new().governor(&governor.http_url()));
     let mut agent = a2a::Client::of(&executor);
     let before = read_marker(&executor);
     let task = agent.begin("reads", json!({}));
