@@ -77,11 +77,11 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
-    /// The effects of a run with this grant, as far as the record of its start is concerned. A person or a client that was
-    /// told of a run finds it again, also after a power failure.
+    /// The effects of a run with this grant. A person who was told that an intent runs finds it again, also after a power
+    /// failure. A client that was told of a task does so too: that task has a record of its own.
     fn effects(&self, grant: &Grant) -> RunEffects {
-        let is_known_outside = self.approved_by.is_some() || self.sink.has_task();
-        if grant.allows_effects() || is_known_outside { RunEffects::Possible } else { RunEffects::None }
+        let has_effects = grant.allows_effects() || self.approved_by.is_some();
+        if has_effects { RunEffects::Possible } else { RunEffects::None }
     }
 
     /// Releases the intent, which has not run.
