@@ -1,5 +1,7 @@
 //! `bench`: measures the executor, beside plain wasmtime and the kernel. Every printed figure is measured.
 
+pub(crate) mod peers;
+
 use std::process::Command;
 
 use anyhow::Result;
@@ -13,6 +15,7 @@ pub(crate) const HELP: &str = "\
 Measure the executor.
 
 Usage: cargo xtask bench [PART]
+       cargo xtask bench peers [--only NAME] [--quick]
 
 It builds the tools and an optimised executor, and prints the benchmark's table:
   sandbox      a run, beside the same run on plain wasmtime
@@ -28,7 +31,13 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
                peak while four agents send and read nothing
   fleet        four nodes of a fleet beside one, the latency that a fleet adds
                to a call, and an idle node; with servers of NATS here, on disk
-               and in memory";
+               and in memory
+
+`bench peers` is not one of them. It installs other sandboxes from PyPI, npm and
+Debian, runs the same tasks in them and in the executor, and writes the page
+docs/benchmarks.md. With --only NAME, it measures one of them, and with --quick,
+it makes 20 calls instead of 1000; both leave the page as it is, and write one
+below target/xtask/peers/.";
 
 pub(crate) const PARTS: [&str; 8] =
     ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];

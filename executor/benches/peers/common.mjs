@@ -1,0 +1,81 @@
+// The command line of common.py for the peers in JavaScript.
+
+import { readFileSync } from "node:fs";
+
+export const DATA = process.env.PEERS_DATA;
+export const MEMORY_MB = 64;
+const CLIENTS = 16;
+const MAX_SECONDS = 20;
+const MIN_CALLS = 20;
+const EXPECTED = { list: "file-99.txt", python: "2", javascript: "2" };
+
+/** Attempts in JavaScript, as in common.py. The last two try each way out that an embedder is known to leave open. */
+export const javascript = (action, port) => ({
+  nothing: "String(1 + 1)",
+  allocate: "const a = []; for (let i = 0; i < 1024; i++) a.push(new Uint8Array(1 << 20).fill(1)); 'allocated'",
+  loop: "for (;;) {}",
+  read: "(globalThis.process?.getBuiltinModule ?? require)('fs').readFileSync('/etc/passwd', 'utf8')",
+  connect: `(globalThis.process?.getBuiltinModule ?? require)('net').connect(${port}, '127.0.0.1'); 'connecting'`,
+})[action];
+
+/** The version in a package's manifest, below this script's folder. */
+export const version = (name) =>
+  JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version;
+
+/** `workloads` has for each an async function that returns the call. `attempt(action, port, seconds)` returns the output
+ * of a program that runs with a limit of MEMORY_MB, or throws. */
+export async function main({ peer, version, fresh, workloads, attempt, settings = [], clients = CLIENTS }) {
+  const [command, what, number] = process.argv.slice(2);
+  let result;
+  if (command === "describe") result = { version, fresh, workloads: Object.keys(workloads), settings };
+  else if (command === "measure") result = await measure(what, await workloads[what](), Number(number), clients);
+  else result = await tryOut(attempt, what, Number(number));
+  process.stdout.write(JSON.stringify({ peer, ...result }) + "\n", () => process.exit(0));
+}
+
+async function measure(workload, call, rounds, clients) {
+  const timed = async () => {
+    const started = process.hrtime.bigint();
+    const answer = await call();
+    const took = process.hrtime.bigint() - started;
+    if (!String(answer).includes(EXPECTED[workload])) throw new Error(`an unexpected answer: ${answer}`);
+    return Number(took) / 1000;
+  };
+  const repeat = async (seconds, least) => {
+    const times = [];
+    const end = Date.now() + seconds * 1000;
+    while (times.length < rounds && (times.length < least || Date.now() < end)) {
+      times.push(await timed());
+    }
+    return times;
+  };
+  for (let i = 0; i < 3; i++) await timed();
+  const micros = await repeat(MAX_SECONDS, MIN_CALLS);
+  let perSecond = null;
+  if (clients) {
+    const started = process.hrtime.bigint();
+    const all = await Promise.all(Array.from({ length: clients }, () => repeat(MAX_SECONDS / 4, 1)));
+    perSecond = all.flat().length / (Number(process.hrtime.bigint() - started) / 1e9);
+  }
+  return { workload, micros, per_second: perSecond };
+}
+
+async function tryOut(attempt, action, port) {
+  const seconds = action === "loop" ? 1 : 10;
+  try {
+    await attempt("nothing", 0, 10);
+  } catch (error) {
+    return { runs_nothing: String(error).slice(0, 500) };
+  }
+  const result = { output: "", error: "" };
+  const started = Date.now();
+  try {
+    result.output = String(await attempt(action, port, seconds));
+  } catch (error) {
+    result.error = String(error).slice(0, 500);
+  }
+  result.seconds = (Date.now() - started) / 1000;
+  // A connection that was begun is seen by then.
+  if (action === "connect") await new Promise((resolve) => setTimeout(resolve, 500));
+  return result;
+}

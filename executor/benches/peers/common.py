@@ -1,0 +1,157 @@
+"""The command line of the peers' scripts, of which each prints one line of JSON:
+
+    SCRIPT describe                   version, workloads, and which limits can be set
+    SCRIPT measure WORKLOAD ROUNDS    times calls one after another, and then from 16 clients
+    SCRIPT attempt ACTION PORT        tries what a limit should prevent, and reports what came of it
+
+`cargo xtask bench peers` decides from an attempt whether the limit is kept, for all peers alike.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+GUEST = os.environ["PEERS_GUEST"]  # the folder with guest.wasm, extism.wasm and guest
+DATA = os.environ["PEERS_DATA"]  # the folder of 100 files
+STATE = os.environ["PEERS_STATE"]  # for the script's own files
+CLIENTS = 16
+MAX_SECONDS = 20  # of the calls one after another, and a quarter of it with 16 clients
+MIN_CALLS = 20
+MEMORY_MB = 64
+REQUESTS = {"json": '{"name":"world"}', "list": '{"do":"list"}'}
+EXPECTED = {"json": "world", "list": "file-99.txt", "python": "2", "javascript": "2"}
+
+
+def request(action, port=0):
+    """The arguments of the program of guest.rs."""
+    return json.dumps({"do": action, "port": port}) if action == "connect" else json.dumps({"do": action})
+
+
+def python(action, port=0):
+    """The same attempts in Python."""
+    return {
+        "nothing": "print(1 + 1)",
+        "allocate": "blocks = [bytearray(b'1' * 2**20) for _ in range(1024)]\nprint('allocated')",
+        "loop": "while True:\n    pass",
+        "read": "print(open('/etc/passwd').read())",
+        "connect": f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 3)\nprint('connected')",
+    }[action]
+
+
+def javascript(action, port=0):
+    """The same attempts in JavaScript."""
+    return {
+        "nothing": "String(1 + 1)",
+        "allocate": "const a = []; for (let i = 0; i < 1024; i++) a.push(new Uint8Array(1 << 20).fill(1)); 'allocated'",
+        "loop": "for (;;) {}",
+        "read": "require('fs').readFileSync('/etc/passwd', 'utf8')",
+        "connect": f"require('net').connect({port}, '127.0.0.1')",
+    }[action]
+
+
+def run_program(command, text=""):
+    """The output of a program, which has to succeed."""
+    ended = subprocess.run(command, input=text, capture_output=True, text=True)
+    if ended.returncode:
+        raise RuntimeError(f"exit {ended.returncode}: {ended.stderr}")
+    return ended.stdout
+
+
+def main(version, fresh, workloads, attempt, settings=(), record=None, clients=CLIENTS):
+    """`workloads` has for each a function that returns the call. `attempt(action, port, seconds, cpu)` returns the
+    output of a program that runs with a limit of MEMORY_MB, or raises."""
+    peer = os.path.basename(sys.argv[0])
+    match sys.argv[1:]:
+        case ["describe"]:
+            described = {"workloads": list(workloads), "settings": [*settings, *(["record"] if record else [])]}
+            result = {"version": version, "fresh": fresh, **described}
+        case ["measure", workload, rounds]:
+            result = {"workload": workload, **measure(workload, workloads[workload](), int(rounds), clients)}
+        case ["attempt", "record", _]:
+            result = {"output": record()}
+        case ["attempt", action, port]:
+            result = try_out(attempt, action, int(port))
+    print(json.dumps({"peer": peer, **result}), flush=True)
+
+
+def measure(workload, call, rounds, clients):
+    def timed():
+        started = time.perf_counter_ns()
+        answer = call()
+        took = time.perf_counter_ns() - started
+        if EXPECTED[workload] not in str(answer):
+            raise SystemExit(f"an unexpected answer: {answer!r}")
+        return took / 1000
+
+    def repeat(seconds, least, times):
+        end = time.monotonic() + seconds
+        while len(times) < rounds and (len(times) < least or time.monotonic() < end):
+            times.append(timed())
+
+    for _ in range(3):
+        timed()
+    micros, per_second = [], None
+    repeat(MAX_SECONDS, MIN_CALLS, micros)
+    if clients:
+        of_clients = [[] for _ in range(clients)]
+        threads = [threading.Thread(target=repeat, args=(MAX_SECONDS / 4, 1, times)) for times in of_clients]
+        started = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if not all(of_clients):
+            raise SystemExit("a client could not make its calls")
+        per_second = sum(map(len, of_clients)) / (time.monotonic() - started)
+    return {"micros": micros, "per_second": per_second}
+
+
+def try_out(attempt, action, port):
+    """Tries the action after an empty program, which has to run under the same limits."""
+    cpu = 10 if action == "throttle" else None
+    seconds = {"loop": 1, "throttle": 3}.get(action, 10)
+    try:
+        attempt("nothing", 0, 10, cpu)
+    except Exception as error:  # each library has its own
+        return {"runs_nothing": str(error)[:500]}
+    result = {"output": "", "error": ""}
+    shares = []
+    sampler = threading.Thread(target=lambda: shares.append(cpu_share()))
+    if cpu:
+        sampler.start()
+    started = time.monotonic()
+    try:
+        result["output"] = str(attempt("loop" if cpu else action, port, seconds, cpu))
+    except Exception as error:
+        result["error"] = f"{type(error).__name__}: {error}"[:500]
+    result["seconds"] = time.monotonic() - started
+    if cpu:
+        sampler.join()
+        result["cpu"] = shares[0]
+    return result
+
+
+def cpu_share():
+    """The share of a core that this process and those below it take between 0.5 and 2.5 s from now."""
+    time.sleep(0.5)
+    before = cpu_seconds()
+    time.sleep(2)
+    return (cpu_seconds() - before) / 2
+
+
+def cpu_seconds():
+    total, tree = 0, [os.getpid()]
+    for process in tree:
+        try:
+            with open(f"/proc/{process}/stat") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+            total += sum(map(int, fields[11:13]))
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/children") as children:
+                    tree.extend(map(int, children.read().split()))
+        except OSError:
+            continue  # it has ended
+    return total / os.sysconf("SC_CLK_TCK")
