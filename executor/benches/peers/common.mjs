@@ -1,6 +1,7 @@
 // The command line of common.py for the peers in JavaScript.
 
 import { readFileSync } from "node:fs";
+import { basename } from "node:path";
 
 export const DATA = process.env.PEERS_DATA;
 export const MEMORY_MB = 64;
@@ -24,13 +25,13 @@ export const version = (name) =>
 
 /** `workloads` has for each an async function that returns the call. `attempt(action, port, seconds)` returns the output
  * of a program that runs with a limit of MEMORY_MB, or throws. */
-export async function main({ peer, version, fresh, workloads, attempt, settings = [], clients = CLIENTS }) {
+export async function main({ version, fresh, workloads, attempt, settings = [], clients = CLIENTS }) {
   const [command, what, number] = process.argv.slice(2);
   let result;
   if (command === "describe") result = { version, fresh, workloads: Object.keys(workloads), settings };
   else if (command === "measure") result = await measure(what, await workloads[what](), Number(number), clients);
   else result = await tryOut(attempt, what, Number(number));
-  process.stdout.write(JSON.stringify({ peer, ...result }) + "\n", () => process.exit(0));
+  process.stdout.write(JSON.stringify({ peer: basename(process.argv[1]), ...result }) + "\n", () => process.exit(0));
 }
 
 async function measure(workload, call, rounds, clients) {

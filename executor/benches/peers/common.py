@@ -52,6 +52,13 @@ def javascript(action, port=0):
     }[action]
 
 
+def write_file(name, text):
+    """A file for libraries that read standard input from one."""
+    with open(path := f"{STATE}/{name}.json", "w") as file:
+        file.write(text)
+    return path
+
+
 def run_program(command, text=""):
     """The output of a program, which has to succeed."""
     ended = subprocess.run(command, input=text, capture_output=True, text=True)

@@ -94,11 +94,11 @@ def post(body):
             return rest
 
 
-def run(tool, arguments, memory=common.MEMORY_MB, seconds=30, cpu=None, intent=None):
+def run(tool, arguments, memory=common.MEMORY_MB, seconds=30, cpu=None, intent=None, scope=()):
     """One run. The first waits until the tool is compiled."""
     intent = intent or str(uuid.uuid4())
     manifest = {"max_memory_mb": memory, "max_cpu_percent": cpu or 100, "timeout_seconds": seconds}
-    manifest |= {"network_allowed": False, "filesystem_scope": ["/data/**"]}
+    manifest |= {"network_allowed": False, "filesystem_scope": scope}
     verdict = {"verdict": "APPROVED", "intent_id": intent, "capability_manifest": manifest, "conditions": []}
     call = {"agent_did": "did:a2g:bench:1.0:x", "intent_id": intent, "tool": tool, "arguments": arguments}
     params = {"intent": call, "verdict": {**verdict, "expires_at": "2999-01-01T00:00:00Z"}}
@@ -128,7 +128,8 @@ def call(workload):
         tool, code = CODE[workload]
         return lambda: run(tool, {"code": code}, memory=256)
     arguments = json.loads(common.REQUESTS[workload])
-    return lambda: run("guest", arguments)
+    scope = ["/data/**"] if workload == "list" else []
+    return lambda: run("guest", arguments, scope=scope)
 
 
 VERSION = subprocess.run([EXECUTOR, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]

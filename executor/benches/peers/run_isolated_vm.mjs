@@ -14,7 +14,6 @@ async function run(code, seconds = 30) {
 }
 
 await main({
-  peer: "isolated-vm",
   version: version("isolated-vm"),
   fresh: "an isolate",
   workloads: { javascript: async () => () => run("1 + 1") },

@@ -19,7 +19,6 @@ function run(code, seconds = 30) {
 }
 
 await main({
-  peer: "quickjs-emscripten",
   version: version("quickjs-emscripten"),
   fresh: "a runtime",
   workloads: { javascript: async () => async () => run("1 + 1") },
