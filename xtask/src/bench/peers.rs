@@ -194,8 +194,8 @@ struct Figures {
 
 impl Figures {
     fn parse(measured: &Value, peak_kib: u64) -> Result<Self> {
-        let micros = measured.get("micros").and_then(Value::as_array).context("the script has no times")?;
-        let mut micros = micros.iter().filter_map(Value::as_f64).collect::<Vec<_>>();
+        let times = measured.get("micros").and_then(Value::as_array).context("the script has no times")?;
+        let mut micros = times.iter().filter_map(Value::as_f64).collect::<Vec<_>>();
         micros.sort_by(f64::total_cmp);
         Ok(Self { micros, per_second: measured.get("per_second").and_then(Value::as_f64), peak_kib })
     }
@@ -208,20 +208,21 @@ impl Figures {
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let peers = PEERS.iter().filter(|peer| options.only.is_none_or(|only| only == peer.name));
-    let peers = peers.collect::<Vec<_>>();
+    let is_wanted = |peer: &&Peer| options.only.is_none_or(|only| only == peer.name);
+    let peers = PEERS.iter().filter(is_wanted).collect::<Vec<_>>();
     let place = Place::prepare(workspace, &peers)?;
-    let rows = peers.into_iter().map(|peer| {
+    let measured = peers.into_iter().map(|peer| {
         run::progress("Peer", &peer.label());
         let installed = place.install(workspace, peer).map_err(|error| format!("not installed: {error:#}"));
-        let measure = || measure(&place, peer, options.rounds);
-        let outcome = installed.and_then(|()| measure().map_err(|error| format!("not measured: {error:#}")));
+        let outcome = installed.and_then(|()| {
+            measure(&place, peer, options.rounds).map_err(|error| format!("not measured: {error:#}"))
+        });
         if let Err(reason) = &outcome {
             run::progress("Without", &format!("{}: {reason}", peer.label()));
         }
         Row { peer, outcome }
     });
-    let rows = rows.collect::<Vec<_>>();
+    let rows = measured.collect::<Vec<_>>();
     let page = fs::read_to_string(workspace.root.join("docs/benchmarks.md"))?;
     let block = page::render(&describe_machine(options.rounds)?, &rows);
     let docs = if options.is_for_the_page() { workspace.root.join("docs") } else { place.folder.clone() };
@@ -244,16 +245,16 @@ fn measure(place: &Place, peer: &Peer, rounds: u32) -> Result<Measured> {
         described.get(list).and_then(Value::as_array).is_some_and(|list| list.iter().any(|item| item == name))
     };
     let workloads = WORKLOADS.iter().map(|workload| workload.name).filter(|name| has("workloads", name));
-    let timings = workloads.map(|workload| {
+    let timed = workloads.map(|workload| {
         let figures = measure_workload(place, peer, workload, rounds).map_err(|error| format!("{error:#}"));
         Timing { workload, figures }
     });
-    let timings = timings.collect::<Vec<_>>();
-    let verdicts = judge::CHECKS.iter().map(|check| {
+    let timings = timed.collect::<Vec<_>>();
+    let tried = judge::CHECKS.iter().map(|check| {
         let has_setting = check.setting.is_none_or(|setting| has("settings", setting));
         if has_setting { judge::attempt(place, peer, check) } else { Ok(Verdict::NoSetting) }
     });
-    let verdicts = verdicts.collect::<Result<Vec<_>>>()?;
+    let verdicts = tried.collect::<Result<Vec<_>>>()?;
     Ok(Measured { version: text("version"), fresh: text("fresh"), timings, verdicts })
 }
 

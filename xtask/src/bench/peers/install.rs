@@ -149,7 +149,7 @@ impl Place {
             Package::Python(_) => Command::new(home.join("bin/python")),
             Package::Node(_) => {
                 // Imports are looked up beside the script.
-                for name in ["common.mjs", &script] {
+                for name in ["common.mjs", script.as_str()] {
                     fs::copy(self.scripts.join(name), home.join(name))?;
                 }
                 let mut node = Command::new(home.join("node_modules/.bin/node"));

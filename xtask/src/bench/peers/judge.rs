@@ -73,8 +73,8 @@ pub(super) fn attempt(place: &Place, peer: &Peer, check: &Check) -> Result<Verdi
     let words = ["attempt", check.action, &port];
     let attempted = script::attempt(place, peer, &words)?;
     let is_connected = listener.accept().is_ok();
-    let secret = fs::read_to_string("/etc/passwd")?;
-    let secret = secret.lines().next().unwrap_or_default();
+    let users = fs::read_to_string("/etc/passwd")?;
+    let secret = users.lines().next().unwrap_or_default();
     let verdict = decide(check.kind, &attempted, is_connected, secret);
     let mut log = fs::OpenOptions::new().append(true).open(script::log(place, peer, &words))?;
     writeln!(log, "verdict on {}: {}", check.title, verdict.show())?;
@@ -82,16 +82,16 @@ pub(super) fn attempt(place: &Place, peer: &Peer, check: &Check) -> Result<Verdi
 }
 
 fn decide(kind: Kind, attempted: &Result<Value, Failure>, is_connected: bool, secret: &str) -> Verdict {
-    let attempted = match attempted {
-        Ok(attempted) => attempted,
+    let result = match attempted {
+        Ok(result) => result,
         Err(Failure::StillRan) => return Verdict::NotKept("it went on"),
         Err(Failure::Ended(_)) => return Verdict::NotKept("it ended its host"),
     };
-    if attempted.get("runs_nothing").is_some() {
+    if result.get("runs_nothing").is_some() {
         return Verdict::NotTried;
     }
-    let output = attempted.get("output").and_then(Value::as_str).unwrap_or_default();
-    let number = |name: &str| attempted.get(name).and_then(Value::as_f64);
+    let output = result.get("output").and_then(Value::as_str).unwrap_or_default();
+    let number = |name: &str| result.get(name).and_then(Value::as_f64);
     let not_kept = match kind {
         Kind::Memory => output.contains("allocated").then_some("it got 1 GB"),
         Kind::Time => number("seconds").is_none_or(|took| took > MAX_SECONDS).then_some("it went on"),

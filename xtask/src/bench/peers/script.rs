@@ -60,8 +60,7 @@ pub(super) fn read_peak(place: &Place, peer: &Peer, words: &[&str]) -> Result<u6
 /// The log of a script.
 pub(super) fn log(place: &Place, peer: &Peer, words: &[&str]) -> std::path::PathBuf {
     let name = format!("{} {}", peer.label(), words.iter().take(2).copied().collect::<Vec<_>>().join(" "));
-    let name = name.replace(", ", "-").replace(' ', "-");
-    place.logs().join(name).with_extension("log")
+    place.logs().join(name.replace(", ", "-").replace(' ', "-")).with_extension("log")
 }
 
 fn run_watched(
@@ -72,8 +71,8 @@ fn run_watched(
     mut watch: impl FnMut(u32),
 ) -> Result<Result<Value, Failure>> {
     fs::create_dir_all(place.logs())?;
-    let log = log(place, peer, words);
-    let output = fs::File::create(&log)?.into_parts().0;
+    let path = log(place, peer, words);
+    let output = fs::File::create(&path)?.into_parts().0;
     let mut command = place.command(peer)?;
     command.args(words).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
     let mut child = command.spawn()?;
@@ -84,14 +83,14 @@ fn run_watched(
         }
         if started.elapsed() > limit {
             let group = format!("-{}", child.id());
-            Command::new("kill").args(["-KILL", "--", &group]).status()?;
+            Command::new("kill").args(["-KILL", "--", group.as_str()]).status()?;
             child.wait()?;
             break None;
         }
         watch(child.id());
         thread::sleep(POLL_INTERVAL);
     };
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
     let Some(status) = status else { return Ok(Err(Failure::StillRan)) };
     let results = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let result = results.filter(|result| result.get("peer").is_some()).next_back();
