@@ -23,8 +23,8 @@ export const javascript = (action, port) => ({
 export const version = (name) =>
   JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version;
 
-/** `workloads` has for each an async function that returns the call. `attempt(action, port, seconds)` returns the output
- * of a program that runs with a limit of MEMORY_MB, or throws. */
+/** `workloads` has for each an async function that returns the call. `attempt(action, port, seconds)` returns the
+ * output of a program that runs with a limit of MEMORY_MB, or throws. */
 export async function main({ version, fresh, workloads, attempt, settings = [], clients = CLIENTS }) {
   const [command, what, number] = process.argv.slice(2);
   let result;

@@ -1,6 +1,6 @@
-//! The program that the peers run: it takes JSON and returns JSON. The member `do` names what it tries; without one, it
-//! returns its arguments. It is compiled for WASI, as a plugin of Extism, and for this machine. Its first argument is the
-//! folder to list, if that is not /data.
+//! The program that the peers run: it takes JSON and returns JSON. The member `do` names what it tries; without
+//! one, it returns its arguments. It is compiled for WASI, as a plugin of Extism, and for this machine. Its first
+//! argument is the folder to list, if that is not /data.
 
 use std::error::Error;
 use std::io::Read as _;
