@@ -107,7 +107,7 @@ static PEERS: [Peer; 21] = [
     Peer::other("extism", Python("extism==1.1.1"), "plugins in WebAssembly, a library for Python"),
     Peer::other(
         "capsule-run",
-        Python("capsule-run-adapter"),
+        Python("capsule-run==0.8.10 capsule-run-adapter==0.3.5"),
         "tasks as WebAssembly components, as a program",
     ),
     Peer::other("pyeryx", Python("pyeryx==0.11.0"), "CPython in WebAssembly, a library for Python"),

@@ -22,9 +22,9 @@ const FILES: usize = 100;
 pub(super) enum Package {
     /// This repository.
     Executor,
-    /// PyPI, with the version.
+    /// PyPI: packages with versions, separated by spaces.
     Python(&'static str),
-    /// npm, with the version.
+    /// npm: a package with its version.
     Node(&'static str),
     /// The distribution, whose release decides on the version: the package, and the program that it contains.
     Debian(&'static str, &'static str),
@@ -110,7 +110,7 @@ impl Place {
         let installed = match peer.package {
             Package::Python(package) if is_new(package) => {
                 let mut pip = Command::new(home.join("bin/pip"));
-                pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
+                pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(package.split(' '));
                 log(
                     "create an environment of Python",
                     Command::new("python3").args(["-m", "venv"]).arg(&home),
