@@ -15,7 +15,7 @@ pub(crate) const HELP: &str = "\
 Measure the executor.
 
 Usage: cargo xtask bench [PART]
-       cargo xtask bench peers [--only NAME] [--quick]
+       cargo xtask bench peers [--only NAME] [--quick] [--executor PATH]
 
 It builds the tools and an optimised executor, and prints the benchmark's table:
   sandbox      a run, beside the same run on plain wasmtime
@@ -35,9 +35,10 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
 
 `bench peers` is not one of them. It installs other sandboxes from PyPI, npm and
 Debian, runs the same tasks in them and in the executor, and writes the page
-docs/benchmarks.md. With --only NAME, it measures one of them, and with --quick,
-it makes 20 calls instead of 1000; both leave the page as it is, and write one
-below target/xtask/peers/.";
+docs/benchmarks.md. With --only NAME, it measures one of them; with --quick, it
+makes 20 calls instead of 1000; with --executor PATH, it measures that program,
+and builds none. Each of them leaves the page as it is, and writes one below
+target/xtask/peers/.";
 
 pub(crate) const PARTS: [&str; 8] =
     ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];

@@ -9,6 +9,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ DATA = os.environ["PEERS_DATA"]  # the folder of 100 files
 STATE = os.environ["PEERS_STATE"]  # for the script's own files
 CLIENTS = 16
 MAX_SECONDS = 20  # of the calls one after another, and a quarter of it with 16 clients
-MIN_CALLS = 20
+MIN_CALLS = 5
 MEMORY_MB = 64
 REQUESTS = {"json": '{"name":"world"}', "list": '{"do":"list"}'}
 EXPECTED = {"json": "world", "list": "file-99.txt", "python": "2", "javascript": "2"}
@@ -32,9 +33,11 @@ def request(action, port=0):
 
 def python(action, port=0):
     """The same attempts in Python."""
+    allocate = "blocks = [str(i % 10) * 2**20 for i in range({})]\nprint('allocated', len(blocks))"
     return {
         "nothing": "print(1 + 1)",
-        "allocate": "blocks = [bytearray(b'1' * 2**20) for _ in range(1024)]\nprint('allocated')",
+        "allocate a little": allocate.format(8),
+        "allocate": allocate.format(1024),
         "loop": "while True:\n    pass",
         "read": "print(open('/etc/passwd').read())",
         "connect": f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 3)\nprint('connected')",
@@ -43,13 +46,22 @@ def python(action, port=0):
 
 def javascript(action, port=0):
     """The same attempts in JavaScript."""
+    allocate = "Array.from({{ length: {} }}, () => new Uint8Array(1 << 20).fill(1)).length + ' allocated'"
     return {
         "nothing": "String(1 + 1)",
-        "allocate": "const a = []; for (let i = 0; i < 1024; i++) a.push(new Uint8Array(1 << 20).fill(1)); 'allocated'",
+        "allocate a little": allocate.format(8),
+        "allocate": allocate.format(1024),
         "loop": "for (;;) {}",
         "read": "require('fs').readFileSync('/etc/passwd', 'utf8')",
         "connect": f"require('net').connect({port}, '127.0.0.1')",
     }[action]
+
+
+def system_program(name):
+    """A program below /usr, which sandboxes see."""
+    if path := shutil.which(name, path="/usr/local/bin:/usr/bin"):
+        return path
+    raise SystemExit(f"{name} is not below /usr")
 
 
 def write_file(name, text):
@@ -80,7 +92,9 @@ def main(version, fresh, workloads, attempt, settings=(), record=None, clients=C
         case ["attempt", "record", _]:
             result = {"output": record()}
         case ["attempt", action, port]:
-            result = try_out(attempt, action, int(port))
+            control = try_control(attempt, action)
+            print(json.dumps({"peer": peer, **control}), flush=True)
+            result = control if "runs_nothing" in control else try_out(attempt, action, int(port))
     print(json.dumps({"peer": peer, **result}), flush=True)
 
 
@@ -98,8 +112,7 @@ def measure(workload, call, rounds, clients):
         while len(times) < rounds and (len(times) < least or time.monotonic() < end):
             times.append(timed())
 
-    for _ in range(3):
-        timed()
+    timed()
     micros, per_second = [], None
     repeat(MAX_SECONDS, MIN_CALLS, micros)
     if clients:
@@ -116,14 +129,19 @@ def measure(workload, call, rounds, clients):
     return {"micros": micros, "per_second": per_second}
 
 
-def try_out(attempt, action, port):
-    """Tries the action after an empty program, which has to run under the same limits."""
-    cpu = 10 if action == "throttle" else None
-    seconds = {"loop": 1, "throttle": 3}.get(action, 10)
+def try_control(attempt, action):
+    """A program that has to run under the limits that the next one should break."""
+    control, expected = ("allocate a little", "allocated") if action == "allocate" else ("nothing", "")
     try:
-        attempt("nothing", 0, 10, cpu)
+        output = str(attempt(control, 0, 10, 10 if action == "throttle" else None))
     except Exception as error:  # each library has its own
         return {"runs_nothing": str(error)[:500]}
+    return {"control": output} if expected in output else {"runs_nothing": f"an unexpected answer: {output}"}
+
+
+def try_out(attempt, action, port):
+    cpu = 10 if action == "throttle" else None
+    seconds = {"loop": 1, "throttle": 3}.get(action, 10)
     result = {"output": "", "error": ""}
     shares = []
     sampler = threading.Thread(target=lambda: shares.append(cpu_share()))

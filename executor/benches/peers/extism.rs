@@ -1,6 +1,7 @@
 //! The same program as a plugin of Extism, whose host holds the arguments and the result.
 
 #[path = "guest.rs"]
+#[allow(dead_code, reason = "a plugin has no main")]
 mod guest;
 
 #[link(wasm_import_module = "extism:host/env")]

@@ -17,8 +17,9 @@ pub fn answer(request: &str) -> Result<String, Box<dyn Error>> {
                 fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
             format!("{{\"names\":{:?}}}", names.collect::<Result<Vec<_>, std::io::Error>>()?)
         }
-        (Some(&"do"), Some(&"allocate")) => {
-            let blocks = (0..1024).map(|_| hint::black_box(vec![1_u8; 1 << 20])).collect::<Vec<_>>();
+        (Some(&"do"), Some(action @ (&"allocate" | &"allocate a little"))) => {
+            let count = if *action == "allocate" { 1024 } else { 8 };
+            let blocks = (0..count).map(|_| hint::black_box(vec![1_u8; 1 << 20])).collect::<Vec<_>>();
             format!("{{\"allocated\":{}}}", blocks.len())
         }
         (Some(&"do"), Some(&"loop")) => loop {

@@ -1,7 +1,5 @@
 """bubblewrap: a program in new namespaces. It has no limits of its own."""
 
-import shutil
-
 import common
 
 SEES = [
@@ -19,8 +17,8 @@ def run(*arguments, text=""):
 WORKLOADS = {
     "json": lambda: lambda: run("/guest", text=common.REQUESTS["json"]),
     "list": lambda: lambda: run("/guest", text=common.REQUESTS["list"]),
-    "python": lambda: lambda: run(shutil.which("python3"), "-c", "print(1 + 1)"),
-    "javascript": lambda: lambda: run(shutil.which("node"), "-p", "1 + 1"),
+    "python": lambda: lambda: run(common.system_program("python3"), "-c", "print(1 + 1)"),
+    "javascript": lambda: lambda: run(common.system_program("node"), "-p", "1 + 1"),
 }
 VERSION = common.run_program(["bwrap", "--version"]).split()[-1]
 common.main(VERSION, "a process", WORKLOADS, lambda action, port, *_: run("/guest", text=common.request(action, port)))

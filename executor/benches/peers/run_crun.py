@@ -1,9 +1,11 @@
 """crun: a container for each call. Its folder is made before."""
 
+import functools
 import itertools
 import json
 import os
 import shutil
+import sys
 import uuid
 
 import common
@@ -37,22 +39,36 @@ def bundle(arguments, memory=None, cpu=None):
     return path
 
 
-def run(path, text=""):
-    command = ["crun", "--cgroup-manager=cgroupfs", "run", "--bundle", path, f"a2g-peers-{uuid.uuid4()}"]
+def run(path, text="", manager="cgroupfs"):
+    command = ["crun", f"--cgroup-manager={manager}", "run", "--bundle", path, f"a2g-peers-{uuid.uuid4()}"]
     return common.run_program(command, text)
+
+
+@functools.cache
+def find_manager():
+    """crun refuses control groups that are partly those of version 1. It then runs without, and cannot limit."""
+    try:
+        run(bundle(["/guest"], common.MEMORY_MB), "{}")
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return "disabled"
+    return "cgroupfs"
 
 
 def call(workload):
     program = {"python": ["python3", "-c", "print(1 + 1)"], "javascript": ["node", "-p", "1 + 1"]}.get(workload)
+    manager = find_manager()
     if program:
-        path = bundle([shutil.which(program[0]), *program[1:]])
-        return lambda: run(path)
-    path = bundle(["/guest"], common.MEMORY_MB)
-    return lambda: run(path, common.REQUESTS[workload])
+        path = bundle([common.system_program(program[0]), *program[1:]])
+        return lambda: run(path, manager=manager)
+    path = bundle(["/guest"], common.MEMORY_MB if manager == "cgroupfs" else None)
+    return lambda: run(path, common.REQUESTS[workload], manager)
 
 
 def attempt(action, port, _, cpu):
-    return run(bundle(["/guest"], common.MEMORY_MB, cpu), common.request(action, port))
+    is_limited = cpu or action.startswith("allocate")
+    manager = "cgroupfs" if is_limited else find_manager()
+    return run(bundle(["/guest"], common.MEMORY_MB if is_limited else None, cpu), common.request(action, port), manager)
 
 
 VERSION = common.run_program(["crun", "--version"]).split()[2]

@@ -2,9 +2,8 @@
 
 import importlib.metadata
 
-import extism
-
 import common
+import extism.extism as extism
 
 
 def compile(seconds=30, paths=None):

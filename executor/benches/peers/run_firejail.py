@@ -1,7 +1,5 @@
 """firejail: a program in new namespaces, with a filter of system calls."""
 
-import shutil
-
 import common
 
 OPTIONS = ["--quiet", "--noprofile", "--private", "--private-dev", "--private-tmp", "--private-etc=ld.so.cache"]
@@ -22,8 +20,8 @@ def attempt(action, port, seconds, _):
 WORKLOADS = {
     "json": lambda: lambda: run(GUEST, text=common.REQUESTS["json"], limits=LIMITS),
     "list": lambda: lambda: run(GUEST, common.DATA, text=common.REQUESTS["list"], limits=LIMITS),
-    "python": lambda: lambda: run(shutil.which("python3"), "-c", "print(1 + 1)"),
-    "javascript": lambda: lambda: run(shutil.which("node"), "-p", "1 + 1"),
+    "python": lambda: lambda: run(common.system_program("python3"), "-c", "print(1 + 1)"),
+    "javascript": lambda: lambda: run(common.system_program("node"), "-p", "1 + 1"),
 }
 VERSION = common.run_program(["firejail", "--version"]).split()[2]
 common.main(VERSION, "a process", WORKLOADS, attempt, ("memory", "time"))

@@ -32,7 +32,7 @@ def run(request, seconds=30, sees_folder=False):
     wasi.stdin_file = request
     wasi.stdout_custom = output.append
     if sees_folder:
-        wasi.preopen_dir(common.DATA, "/data", wasmtime.DirPerms.READ_ONLY, wasmtime.FilePerms.READ_ONLY)
+        wasi.preopen_dir(common.DATA, "/data", fs_mutable=False)
     store = wasmtime.Store(ENGINE)
     store.set_limits(memory_size=common.MEMORY_MB << 20)
     store.set_epoch_deadline(int(seconds / EPOCH_SECONDS))

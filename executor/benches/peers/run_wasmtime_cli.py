@@ -1,11 +1,12 @@
 """wasmtime as a program, which is started for each call. The module is compiled before."""
 
 import os
-import sysconfig
 
 import common
+import wasmtime_cli
 
-WASMTIME = os.path.join(sysconfig.get_path("scripts"), "wasmtime")
+WASMTIME = os.path.join(os.path.dirname(wasmtime_cli.__file__), "wasmtime")
+os.chmod(WASMTIME, 0o755)  # its wheel does not make it a program
 MODULE = f"{common.STATE}/guest.cwasm"
 FOLDER = ["--dir", f"{common.DATA}::/data"]
 common.run_program([WASMTIME, "compile", "-W", "epoch-interruption=y", f"{common.GUEST}/guest.wasm", "-o", MODULE])

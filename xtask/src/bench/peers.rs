@@ -9,6 +9,7 @@ mod page;
 mod plot;
 mod script;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -27,15 +28,20 @@ const QUICK_ROUNDS: u32 = 20;
 pub(crate) struct Options {
     only: Option<&'static str>,
     rounds: u32,
+    /// A program that is measured instead of one that is built from these sources.
+    executor: Option<PathBuf>,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[&str]) -> Result<Self, String> {
         match words {
-            [] => Ok(Self { only: None, rounds: ROUNDS }),
+            [] => Ok(Self { only: None, rounds: ROUNDS, executor: None }),
             ["--quick", rest @ ..] => Ok(Self { rounds: QUICK_ROUNDS, ..Self::parse(rest)? }),
             ["--only", name, rest @ ..] if let Some(peer) = PEERS.iter().find(|peer| peer.name == *name) => {
                 Ok(Self { only: Some(peer.name), ..Self::parse(rest)? })
+            }
+            ["--executor", path, rest @ ..] => {
+                Ok(Self { executor: Some(PathBuf::from(path)), ..Self::parse(rest)? })
             }
             _ => {
                 let mut names = PEERS.iter().map(|peer| peer.name).collect::<Vec<_>>();
@@ -43,7 +49,7 @@ impl Options {
                 let words = words.join(" ");
                 let names = names.join(", ");
                 Err(format!(
-                    "`bench peers` takes --quick and --only NAME, not `{words}`; the names are {names}"
+                    "`bench peers` takes --quick, --only NAME and --executor PATH, not `{words}`; the names are {names}"
                 ))
             }
         }
@@ -51,7 +57,7 @@ impl Options {
 
     /// Only all peers with all calls are comparable, and written to the page.
     fn is_for_the_page(&self) -> bool {
-        self.only.is_none() && self.rounds == ROUNDS
+        self.only.is_none() && self.rounds == ROUNDS && self.executor.is_none()
     }
 }
 
@@ -113,7 +119,7 @@ static PEERS: [Peer; 21] = [
     Peer::other("pyeryx", Python("pyeryx==0.11.0"), "CPython in WebAssembly, a library for Python"),
     Peer::other(
         "pydantic-monty",
-        Python("pydantic-monty==1.5.0"),
+        Python("pydantic-monty==1.4.0"),
         "an interpreter of a part of Python, written in Rust",
     ),
     Peer::other(
@@ -127,7 +133,7 @@ static PEERS: [Peer; 21] = [
         Node("quickjs-emscripten@0.32.0"),
         "QuickJS in WebAssembly, a library for Node.js",
     ),
-    Peer::other("isolated-vm", Node("isolated-vm@7.0.1"), "isolates of V8, a library for Node.js"),
+    Peer::other("isolated-vm", Node("isolated-vm@6.2.0"), "isolates of V8, a library for Node.js"),
     Peer::other("pyodide", Node("pyodide@314.0.7"), "CPython in WebAssembly, a library for Node.js"),
     Peer::other("just-bash", Node("just-bash@3.4.2"), "a shell written in TypeScript, with its own files"),
     Peer::other(
@@ -210,7 +216,7 @@ impl Figures {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let is_wanted = |peer: &&Peer| options.only.is_none_or(|only| only == peer.name);
     let peers = PEERS.iter().filter(is_wanted).collect::<Vec<_>>();
-    let place = Place::prepare(workspace, &peers)?;
+    let place = Place::prepare(workspace, &peers, options.executor.as_deref())?;
     let measured = peers.into_iter().map(|peer| {
         run::progress("Peer", &peer.label());
         let installed = place.install(workspace, peer).map_err(|error| format!("not installed: {error:#}"));

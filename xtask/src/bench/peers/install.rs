@@ -40,16 +40,17 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Builds what these peers run.
-    pub(super) fn prepare(workspace: &Workspace, peers: &[&Peer]) -> Result<Self> {
+    /// Builds what these peers run. `executor` is used instead of one that is built.
+    pub(super) fn prepare(workspace: &Workspace, peers: &[&Peer], executor: Option<&Path>) -> Result<Self> {
+        let built = workspace.target.join("release/a2g-executor");
         let place = Self {
             folder: workspace.state().join("peers"),
             scripts: workspace.root.join("executor/benches/peers"),
-            executor: workspace.target.join("release/a2g-executor"),
+            executor: executor.map_or(Ok(built), fs::canonicalize)?,
             tools: workspace.target.join("tools"),
         };
         let guests = setup::prepare(workspace)?;
-        if peers.iter().any(|peer| peer.is_ours()) {
+        if executor.is_none() && peers.iter().any(|peer| peer.is_ours()) {
             tools::build(workspace, &guests)?;
             let arguments = ["build", "--locked", "--profile", "bench", "-p", "a2g-executor"];
             tools::compile("the executor", &mut workspace.cargo(&arguments))?;
@@ -104,13 +105,13 @@ impl Place {
         let home = self.home(peer);
         let log = |what: &str, step: &mut Command| run::log(workspace, what, step, INSTALL_TIMEOUT);
         let what = format!("install {}", peer.name);
-        let stamp = home.join("installed");
+        let stamp = home.join(format!("{}.installed", peer.name));
         let is_new =
             |package: &str| fs::read_to_string(&stamp).ok().is_none_or(|installed| installed != package);
         let installed = match peer.package {
             Package::Python(package) if is_new(package) => {
                 let mut pip = Command::new(home.join("bin/pip"));
-                pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(package.split(' '));
+                pip.args(["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]).args(package.split(' '));
                 log(
                     "create an environment of Python",
                     Command::new("python3").args(["-m", "venv"]).arg(&home),
@@ -121,6 +122,7 @@ impl Place {
             Package::Node(package) if is_new(package) => {
                 let mut npm = Command::new("npm");
                 npm.args(["install", "--no-fund", "--no-audit", setup::NODE, package, "--prefix"]).arg(&home);
+                fs::create_dir_all(&home)?;
                 log(&what, &mut npm).and_then(|()| Ok(fs::write(&stamp, package)?))
             }
             Package::Debian(package, program) if !Path::new(program).exists() => {
@@ -135,9 +137,10 @@ impl Place {
         })
     }
 
-    /// The folder of a peer's packages.
+    /// The folder of a peer's packages. Those from npm share one, because each needs Node.js.
     fn home(&self, peer: &Peer) -> PathBuf {
-        self.folder.join("packages").join(peer.name)
+        let name = if matches!(peer.package, Package::Node(_)) { "node" } else { peer.name };
+        self.folder.join("packages").join(name)
     }
 
     /// The command that starts a peer's script.

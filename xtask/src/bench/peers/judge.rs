@@ -40,8 +40,8 @@ pub(super) const CHECKS: [Check; 6] = [
     Check { title: "a record", setting: Some("record"), action: "record", kind: Kind::Record },
 ];
 
-/// The time after which a program with a limit of one second has to be over, in seconds.
-const MAX_SECONDS: f64 = 5.0;
+/// The time in which a program with a limit of one second has to end, in seconds. Before, something else ended it.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.5..=5.0;
 /// The share of a core that a program with a limit of 10 % may take, with its host, and at least takes if it ran.
 const CPU_SHARES: std::ops::RangeInclusive<f64> = 0.02..=0.15;
 
@@ -94,7 +94,11 @@ fn decide(kind: Kind, attempted: &Result<Value, Failure>, is_connected: bool, se
     let number = |name: &str| result.get(name).and_then(Value::as_f64);
     let not_kept = match kind {
         Kind::Memory => output.contains("allocated").then_some("it got 1 GB"),
-        Kind::Time => number("seconds").is_none_or(|took| took > MAX_SECONDS).then_some("it went on"),
+        Kind::Time => match number("seconds") {
+            Some(took) if SECONDS.contains(&took) => None,
+            Some(took) if took < *SECONDS.start() => Some("it ended before"),
+            Some(_) | None => Some("it went on"),
+        },
         Kind::CpuRate => {
             let is_kept = number("cpu").is_some_and(|share| CPU_SHARES.contains(&share));
             (!is_kept).then_some("it took another share")
@@ -131,6 +135,7 @@ mod tests {
         let not_kept = [
             (Kind::Memory, json!({ "output": "{\"allocated\":1024}" })),
             (Kind::Time, json!({ "seconds": 9.0 })),
+            (Kind::Time, json!({ "seconds": 0.1 })),
             (Kind::CpuRate, json!({ "cpu": 1.0 })),
             (Kind::CpuRate, json!({ "cpu": 0.0 })),
             (Kind::Files, json!({ "output": "root:x:0:0:root" })),
