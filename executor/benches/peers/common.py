@@ -7,6 +7,7 @@
 `cargo xtask bench peers` decides from an attempt whether the limit is kept, for all peers alike.
 """
 
+import concurrent.futures
 import json
 import os
 import shutil
@@ -104,7 +105,7 @@ def measure(workload, call, rounds, clients):
         answer = call()
         took = time.perf_counter_ns() - started
         if EXPECTED[workload] not in str(answer):
-            raise SystemExit(f"an unexpected answer: {answer!r}")
+            raise RuntimeError(f"an unexpected answer: {answer!r}")
         return took / 1000
 
     def repeat(seconds, least, times):
@@ -117,14 +118,10 @@ def measure(workload, call, rounds, clients):
     repeat(MAX_SECONDS, MIN_CALLS, micros)
     if clients:
         of_clients = [[] for _ in range(clients)]
-        threads = [threading.Thread(target=repeat, args=(MAX_SECONDS / 4, 1, times)) for times in of_clients]
         started = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if not all(of_clients):
-            raise SystemExit("a client could not make its calls")
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            # The list raises what a client raised.
+            list(pool.map(lambda times: repeat(MAX_SECONDS / 4, 1, times), of_clients))
         per_second = sum(map(len, of_clients)) / (time.monotonic() - started)
     return {"micros": micros, "per_second": per_second}
 

@@ -54,7 +54,7 @@ def configure():
 
 FOLDER = configure()
 # A build without `executor.reuse` ends here.
-subprocess.run([EXECUTOR, "config", "check", "--config", f"{FOLDER}/executor.toml"], stdout=2, check=True)
+subprocess.run([EXECUTOR, "config", "check", "--config", f"{FOLDER}/executor.toml"], stdout=subprocess.DEVNULL, check=True)
 
 
 @functools.cache

@@ -116,7 +116,7 @@ static PEERS: [Peer; 21] = [
         Python("capsule-run==0.8.10 capsule-run-adapter==0.3.5"),
         "tasks as WebAssembly components, as a program",
     ),
-    Peer::other("pyeryx", Python("pyeryx==0.11.0"), "CPython in WebAssembly, a library for Python"),
+    Peer::other("pyeryx", Python("pyeryx==0.11.0"), "CPython in WebAssembly, a library for Python 3.12"),
     Peer::other(
         "pydantic-monty",
         Python("pydantic-monty==1.4.0"),

@@ -111,7 +111,8 @@ impl Place {
         let installed = match peer.package {
             Package::Python(package) if is_new(package) => {
                 let mut pip = Command::new(home.join("bin/pip"));
-                pip.args(["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]).args(package.split(' '));
+                pip.args(["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"])
+                    .args(package.split(' '));
                 log(
                     "create an environment of Python",
                     Command::new("python3").args(["-m", "venv"]).arg(&home),
