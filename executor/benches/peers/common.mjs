@@ -20,7 +20,7 @@ export const python = (action, port) => ({
   allocate: blocks(1024),
   loop: "while True:\n    pass",
   read: "print(open('/etc/passwd').read())",
-  connect: `import socket\nsocket.create_connection(('127.0.0.1', ${port}), 3)\nprint('connected')`,
+  connect: `import socket\nto = socket.create_connection(('127.0.0.1', ${port}), 3)\nto.sendall(b'GET /')\nto.recv(1)`,
 })[action];
 
 const blocks = (count) => `blocks = [str(i % 10) * 2**20 for i in range(${count})]\nprint('allocated', len(blocks))`;

@@ -41,7 +41,9 @@ def python(action, port=0):
         "allocate": allocate.format(1024),
         "loop": "while True:\n    pass",
         "read": "print(open('/etc/passwd').read())",
-        "connect": f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 3)\nprint('connected')",
+        # Libraries that stand for sockets may connect only when something is sent or read.
+        "connect": f"import socket\nto = socket.create_connection(('127.0.0.1', {port}), 3)\n"
+        "to.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\nto.recv(1)",
     }[action]
 
 
