@@ -1,7 +1,10 @@
 //! `bench`: measures the executor, beside plain wasmtime and the kernel. Every printed figure is measured.
 
+mod markdown;
 pub(crate) mod peers;
+mod plot;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -63,6 +66,41 @@ pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
 
 fn benchmark(workspace: &Workspace) -> Command {
     workspace.cargo(&["bench", "--locked", "-p", "a2g-executor", "--bench", "overhead"])
+}
+
+/// Builds the executor that `bench` measures, with the profile of the benchmark.
+fn build_executor(workspace: &Workspace) -> Result<()> {
+    let arguments = ["build", "--locked", "--profile", "bench", "-p", "a2g-executor"];
+    tools::compile("the executor", &mut workspace.cargo(&arguments))
+}
+
+/// The program that [`build_executor`] builds.
+fn optimised_executor(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("release/a2g-executor")
+}
+
+/// The time within which `percent` of the calls end. The shortest time is first; without any, it is 0.
+fn percentile(times: &[f64], percent: usize) -> f64 {
+    let rank = (times.len() * percent).div_ceil(100).saturating_sub(1);
+    times.get(rank).copied().unwrap_or_default()
+}
+
+/// The beginning of a sentence about the date and this machine, for the page.
+fn describe_machine() -> Result<String> {
+    let lookup = |file: &str, name: &str| -> Result<String> {
+        let text = fs::read_to_string(file)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
+        Ok(line.unwrap_or("unknown").trim().to_owned())
+    };
+    let processor = lookup("/proc/cpuinfo", "model name")?;
+    let memory = lookup("/proc/meminfo", "MemTotal")?.trim_end_matches(" kB").parse::<u64>()? >> 20;
+    let cores = std::thread::available_parallelism()?;
+    let [date, kernel] = [("date", "+%F"), ("uname", "-sr")]
+        .map(|(program, argument)| run::capture(Command::new(program).arg(argument)));
+    Ok(format!(
+        "Measured on {} with {cores} cores of {processor}, {memory} GiB of memory, {}",
+        date?, kernel?
+    ))
 }
 
 /// Runs the part of the benchmark that needs servers of NATS. They are started only for it, because they take CPU time.
@@ -129,4 +167,17 @@ fn read_figures(workspace: &Workspace, what: &str, mut tests: Command) -> Result
 /// The largest number of a column.
 fn largest(figures: &str, column: usize) -> Option<u64> {
     figures.lines().filter_map(|line| line.split(' ').nth(column)?.parse::<u64>().ok()).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_time_within_which_that_share_of_calls_ends() {
+        for (count, half, most) in [(0_u32, 0.0, 0.0), (1, 1.0, 1.0), (20, 10.0, 20.0), (1000, 500.0, 990.0)] {
+            let times = (1..=count).map(f64::from).collect::<Vec<_>>();
+            assert_eq!([50, 99].map(|percent| percentile(&times, percent)), [half, most], "{count}");
+        }
+    }
 }

@@ -6,16 +6,15 @@
 mod install;
 mod judge;
 mod page;
-mod plot;
 mod script;
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use fs_err as fs;
 use serde_json::Value;
 
+use super::{describe_machine, markdown, percentile, plot};
 use crate::run::{self, Workspace};
 use install::Package::{self, Debian, Node, Python};
 use install::Place;
@@ -208,8 +207,7 @@ impl Figures {
 
     /// The time within which `percent` of the calls end.
     fn percentile(&self, percent: usize) -> f64 {
-        let rank = (self.micros.len() * percent).div_ceil(100).saturating_sub(1);
-        self.micros.get(rank).copied().unwrap_or_default()
+        percentile(&self.micros, percent)
     }
 }
 
@@ -229,18 +227,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Row { peer, outcome }
     });
     let rows = measured.collect::<Vec<_>>();
-    let page = fs::read_to_string(workspace.root.join("docs/benchmarks.md"))?;
-    let block = page::render(&describe_machine(options.rounds)?, &rows);
+    let python = run::capture(Command::new("python3").arg("--version"))?;
+    let machine = describe_machine()?;
+    let rounds = options.rounds;
+    let block =
+        page::render(&format!("{machine} and {python}: {rounds} calls, or those of 20 seconds."), &rows);
     let docs = if options.is_for_the_page() { workspace.root.join("docs") } else { place.folder.clone() };
-    fs::create_dir_all(docs.join("benchmarks"))?;
-    fs::write(docs.join("benchmarks.md"), page::replace_block(&page, &block)?)?;
-    for workload in &WORKLOADS {
-        let plot = plot::draw(workload.title, &page::bars(workload, &rows));
-        fs::write(docs.join("benchmarks").join(workload.name).with_extension("svg"), plot)?;
-    }
-    anstream::println!("{block}");
-    run::progress("Written", &docs.join("benchmarks.md").display().to_string());
-    Ok(())
+    let plots = WORKLOADS
+        .iter()
+        .map(|workload| (workload.name.to_owned(), plot::draw(workload.title, &page::bars(workload, &rows))));
+    markdown::publish(workspace, &docs, "peers", &block, plots)
 }
 
 /// Starts the peer's script for each figure.
@@ -271,40 +267,9 @@ fn measure_workload(place: &Place, peer: &Peer, workload: &str, rounds: u32) -> 
     Figures::parse(&timed, peak)
 }
 
-fn describe_machine(rounds: u32) -> Result<String> {
-    let lookup = |file: &str, name: &str| -> Result<String> {
-        let text = fs::read_to_string(file)?;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
-        Ok(line.unwrap_or("unknown").trim().to_owned())
-    };
-    let processor = lookup("/proc/cpuinfo", "model name")?;
-    let memory = lookup("/proc/meminfo", "MemTotal")?.trim_end_matches(" kB").parse::<u64>()? >> 20;
-    let cores = std::thread::available_parallelism()?;
-    let [date, kernel] = [("date", "+%F"), ("uname", "-sr")]
-        .map(|(program, argument)| run::capture(Command::new(program).arg(argument)));
-    let python = run::capture(Command::new("python3").arg("--version"))?;
-    Ok(format!(
-        "Measured on {} with {cores} cores of {processor}, {memory} GiB of memory, {} and {python}: {rounds} calls, or \
-         those of 20 seconds.",
-        date?, kernel?
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_percentile_is_the_time_within_which_that_share_of_calls_ends() {
-        let figures = |count: u32| Figures {
-            micros: (1..=count).map(f64::from).collect(),
-            per_second: None,
-            peak_kib: 0,
-        };
-        for (count, half, most) in [(0, 0.0, 0.0), (1, 1.0, 1.0), (20, 10.0, 20.0), (1000, 500.0, 990.0)] {
-            assert_eq!([50, 99].map(|percent| figures(count).percentile(percent)), [half, most], "{count}");
-        }
-    }
 
     #[test]
     fn every_peer_has_a_script_and_every_name_can_be_chosen() {

@@ -9,6 +9,7 @@ use fs_err as fs;
 use serde_json::json;
 
 use super::Peer;
+use crate::bench::{build_executor, optimised_executor};
 use crate::run::{self, Workspace};
 use crate::setup::{self, GuestCompilers, WASIP1};
 use crate::{debian, tools};
@@ -42,18 +43,16 @@ pub(super) struct Place {
 impl Place {
     /// Builds what these peers run. `executor` is used instead of one that is built.
     pub(super) fn prepare(workspace: &Workspace, peers: &[&Peer], executor: Option<&Path>) -> Result<Self> {
-        let built = workspace.target.join("release/a2g-executor");
         let place = Self {
             folder: workspace.state().join("peers"),
             scripts: workspace.root.join("executor/benches/peers"),
-            executor: executor.map_or(Ok(built), fs::canonicalize)?,
+            executor: executor.map_or_else(|| Ok(optimised_executor(workspace)), fs::canonicalize)?,
             tools: workspace.target.join("tools"),
         };
         let guests = setup::prepare(workspace)?;
         if executor.is_none() && peers.iter().any(|peer| peer.is_ours()) {
             tools::build(workspace, &guests)?;
-            let arguments = ["build", "--locked", "--profile", "bench", "-p", "a2g-executor"];
-            tools::compile("the executor", &mut workspace.cargo(&arguments))?;
+            build_executor(workspace)?;
         }
         place.build_guest(workspace, &guests)?;
         fs::create_dir_all(place.data())?;
