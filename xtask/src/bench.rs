@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_percentile_is_the_time_within_which_that_share_of_calls_ends() {
-        for (count, half, most) in [(0_u32, 0.0, 0.0), (1, 1.0, 1.0), (20, 10.0, 20.0), (1000, 500.0, 990.0)] {
+        for (count, half, most) in [(0_u32, 0.0, 0.0), (1, 1.0, 1.0), (20, 10.0, 20.0), (1000, 500.0, 990.0)]
+        {
             let times = (1..=count).map(f64::from).collect::<Vec<_>>();
             assert_eq!([50, 99].map(|percent| percentile(&times, percent)), [half, most], "{count}");
         }

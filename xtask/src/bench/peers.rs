@@ -14,6 +14,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use super::plot::Scale;
 use super::{describe_machine, markdown, percentile, plot};
 use crate::run::{self, Workspace};
 use install::Package::{self, Debian, Node, Python};
@@ -233,9 +234,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let block =
         page::render(&format!("{machine} and {python}: {rounds} calls, or those of 20 seconds."), &rows);
     let docs = if options.is_for_the_page() { workspace.root.join("docs") } else { place.folder.clone() };
-    let plots = WORKLOADS
-        .iter()
-        .map(|workload| (workload.name.to_owned(), plot::draw(workload.title, &page::bars(workload, &rows))));
+    let plots = WORKLOADS.iter().map(|workload| {
+        let plot = plot::draw(workload.title, &page::bars(workload, &rows), Scale::Logarithmic);
+        (workload.name.to_owned(), plot)
+    });
     markdown::publish(workspace, &docs, "peers", &block, plots)
 }
 

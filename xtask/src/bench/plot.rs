@@ -21,34 +21,84 @@ pub(super) struct Bar {
     pub(super) text: String,
 }
 
-/// Draws bars on a logarithmic scale.
-pub(super) fn draw(title: &str, bars: &[Bar]) -> String {
-    // A bar that is shorter than a microsecond begins the scale.
-    let times = bars.iter().flat_map(|bar| [bar.half, bar.most]).map(|time| time.max(1.0).log10());
-    let [first, last] = times.fold([f64::MAX, 0.0], |[low, high], time| [low.min(time), high.max(time)]);
-    let low = first.min(last).floor();
-    let high = last.ceil().max(low + 1.0);
-    let position =
-        |micros: f64| LEFT + (WIDTH - LEFT - RIGHT) * (micros.max(1.0).log10() - low) / (high - low);
+/// The scale of the times.
+#[derive(Clone, Copy)]
+pub(super) enum Scale {
+    /// Whole decades. A time that is shorter than a microsecond begins the first one.
+    Logarithmic,
+    /// The bars have the ratios of their times.
+    FromZero,
+}
+
+impl Scale {
+    fn caption(self) -> &'static str {
+        match self {
+            Self::Logarithmic => "bar: p50, line: p99, logarithmic",
+            Self::FromZero => "bar: p50, line: p99",
+        }
+    }
+
+    /// The place of a time on the axis.
+    fn project(self, micros: f64) -> f64 {
+        match self {
+            Self::Logarithmic => micros.max(1.0).log10(),
+            Self::FromZero => micros,
+        }
+    }
+
+    /// The time at a place, in whole µs.
+    fn restore(self, place: f64) -> f64 {
+        match self {
+            Self::Logarithmic => 10_f64.powf(place).round(),
+            Self::FromZero => place.round(),
+        }
+    }
+
+    /// The first and the last place of the axis, and the distance of its marks.
+    fn extent(self, bars: &[Bar]) -> [f64; 3] {
+        let places = bars.iter().flat_map(|bar| [bar.half, bar.most]).map(|time| self.project(time));
+        let [first, last] =
+            places.fold([f64::MAX, 0.0], |[low, high], place| [low.min(place), high.max(place)]);
+        match self {
+            Self::Logarithmic => {
+                let low = first.min(last).floor();
+                [low, last.ceil().max(low + 1.0), 1.0]
+            }
+            Self::FromZero => {
+                let decade = 10_f64.powf(last.max(10.0).log10().floor());
+                let part = if last > 5.0 * decade { 1.0 } else { 0.5 };
+                let step = decade * if last > 2.0 * decade { part } else { 0.2 };
+                [0.0, step * (last / step).ceil().max(1.0), step]
+            }
+        }
+    }
+}
+
+/// Draws bars.
+pub(super) fn draw(title: &str, bars: &[Bar], scale: Scale) -> String {
+    let [low, high, step] = scale.extent(bars);
+    let position = |micros: f64| LEFT + (WIDTH - LEFT - RIGHT) * (scale.project(micros) - low) / (high - low);
     let height = bars.iter().fold(TOP + 8.0, |height, _| height + ROW);
     let title = escape(title);
+    let caption = scale.caption();
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
          aria-label=\"{title}\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
-         <text class=\"small\" x=\"8\" y=\"14\">bar: p50, line: p99, logarithmic</text>\n"
+         <text class=\"small\" x=\"8\" y=\"14\">{caption}</text>\n"
     );
-    let mut decade = low;
-    while decade <= high {
-        let micros = 10_f64.powf(decade).round();
+    let mut mark = low;
+    // Half a step more, because sums of fractions are not exact.
+    while mark < high + step / 2.0 {
+        let micros = scale.restore(mark);
         let x = position(micros);
         let bottom = height - 4.0;
         let y = TOP - 6.0;
-        let scale = show_decade(micros);
+        let time = show_mark(micros);
         svg += &format!(
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\
-             <text class=\"small\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{scale}</text>\n"
+             <text class=\"small\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{time}</text>\n"
         );
-        decade += 1.0;
+        mark += step;
     }
     let mut top = TOP + 4.0;
     for bar in bars {
@@ -72,8 +122,8 @@ pub(super) fn draw(title: &str, bars: &[Bar]) -> String {
     svg + "</svg>\n"
 }
 
-/// A power of ten, with the unit that makes it short.
-fn show_decade(micros: f64) -> String {
+/// A round time, with the unit that makes it short.
+fn show_mark(micros: f64) -> String {
     if micros < 1e3 {
         format!("{micros} µs")
     } else if micros < 1e6 {
@@ -97,7 +147,7 @@ mod tests {
 
     #[test]
     fn bars_are_on_one_logarithmic_scale() {
-        let svg = draw("1 < 2", &[bar("", 10.0, 100.0), bar("a & b", 1_000.0, 90_000.0)]);
+        let svg = draw("1 < 2", &[bar("", 10.0, 100.0), bar("a & b", 1_000.0, 90_000.0)], Scale::Logarithmic);
         // Four decades of 107.5 each, from 10 µs to 100 ms.
         for part in [
             "<title>1 &lt; 2</title>",
@@ -115,7 +165,20 @@ mod tests {
     }
 
     #[test]
+    fn bars_from_zero_have_the_ratios_of_their_times() {
+        let svg = draw("grows", &[bar("", 500.0, 900.0), bar("", 1_000.0, 1_150.0)], Scale::FromZero);
+        // Six steps of 200 µs, up to 1.2 ms, have a width of 430.
+        for part in ["width=\"179.2\"", "width=\"358.3\"", ">0 µs</text>", ">800 µs</text>", ">1.2 ms</text>"]
+        {
+            assert!(svg.contains(part), "{part} is not in\n{svg}");
+        }
+        assert_eq!(svg.matches("class=\"grid\"").count(), 7);
+    }
+
+    #[test]
     fn a_plot_without_bars_is_a_picture_all_the_same() {
-        assert!(draw("nothing", &[]).ends_with("</svg>\n"));
+        for scale in [Scale::Logarithmic, Scale::FromZero] {
+            assert!(draw("nothing", &[], scale).ends_with("</svg>\n"));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Assembles WebAssembly text for the demo: `assemble IN.wat OUT.wasm [IN.wat OUT.wasm]…`.
+//! Assembles WebAssembly text for the demo and the benchmark: `assemble IN.wat OUT.wasm [IN.wat OUT.wasm]…`.
 
 use std::error::Error;
 use std::{env, fs};

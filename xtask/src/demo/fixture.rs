@@ -110,15 +110,14 @@ pub(super) fn add_guests(
     arguments: &[&OsStr],
 ) -> Result<()> {
     let sources = workspace.root.join("xtask/src/demo/guests");
-    let mut assemble = workspace.cargo(&["run", "--locked", "-p", "xtask", "--features", "wat"]);
-    assemble.args(["--bin", "assemble", "--"]);
+    let mut modules = Vec::new();
     for name in names {
         let guest = folder.join(name);
         fs::create_dir(&guest)?;
         fs::copy(sources.join(name).with_extension("toml"), guest.join("tool.toml"))?;
-        assemble.arg(sources.join(name).with_extension("wat")).arg(guest.join("tool.wasm"));
+        modules.push((sources.join(name).with_extension("wat"), guest.join("tool.wasm")));
     }
-    run::log(workspace, "assemble the guests of the demo", &mut assemble, UNLIMITED)?;
+    assemble(workspace, &modules)?;
     run::progress("Adding", "the demo's guests by `a2g-executor tool add`");
     for name in names {
         let mut add = Command::new(workspace.executor());
@@ -126,6 +125,16 @@ pub(super) fn add_guests(
         run::log(workspace, &format!("add {name} to the demo's tools"), &mut add, UNLIMITED)?;
     }
     Ok(())
+}
+
+/// Assembles modules: each is the file of its text, and the file to write.
+pub(crate) fn assemble(workspace: &Workspace, modules: &[(PathBuf, PathBuf)]) -> Result<()> {
+    let mut assemble = workspace.cargo(&["run", "--locked", "-p", "xtask", "--features", "wat"]);
+    assemble.args(["--bin", "assemble", "--"]);
+    for (text, module) in modules {
+        assemble.arg(text).arg(module);
+    }
+    run::log(workspace, "assemble the guests", &mut assemble, UNLIMITED)
 }
 
 /// A process that listens. Dropping this value kills and reaps it.
