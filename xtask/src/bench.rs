@@ -1,5 +1,6 @@
 //! `bench`: measures the executor, beside plain wasmtime and the kernel. Every printed figure is measured.
 
+pub(crate) mod growth;
 mod markdown;
 pub(crate) mod peers;
 mod plot;
@@ -19,6 +20,8 @@ Measure the executor.
 
 Usage: cargo xtask bench [PART]
        cargo xtask bench peers [--only NAME] [--quick] [--executor PATH]
+       cargo xtask bench growth [--only NAME] [--quick] [--executor PATH]
+                                [--journal-receipts COUNT]
 
 It builds the tools and an optimised executor, and prints the benchmark's table:
   sandbox      a run, beside the same run on plain wasmtime
@@ -36,12 +39,15 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
                to a call, and an idle node; with servers of NATS here, on disk
                and in memory
 
-`bench peers` is not one of them. It installs other sandboxes from PyPI, npm and
-Debian, runs the same tasks in them and in the executor, and writes the page
-docs/benchmarks.md. With --only NAME, it measures one of them; with --quick, it
-makes 20 calls instead of 1000; with --executor PATH, it measures that program,
-and builds none. Each of them leaves the page as it is, and writes one below
-target/xtask/peers/.";
+`bench peers` and `bench growth` are apart; they write docs/benchmarks.md.
+The first installs other sandboxes from PyPI, npm and Debian, and runs the same
+tasks in them and in the executor. The second times a small call at executors
+with more and more sleeping runs, receipts, tools, agents, waiting intents or
+nodes; it makes as many receipts as COUNT allows, 100,000 by default.
+With --only NAME, they measure one of them; with --quick, they make 20 calls
+instead of 1000, and the second takes two sizes; with --executor PATH, they
+measure that program, and build none. Each of these leaves the page as it is,
+and writes one below target/xtask/peers/ or target/xtask/growth/.";
 
 pub(crate) const PARTS: [&str; 8] =
     ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];

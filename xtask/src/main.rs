@@ -115,6 +115,10 @@ fn parse(words: &[&str]) -> Result<Action, String> {
             let options = bench::peers::Options::parse(words)?;
             Box::new(move |workspace| bench::peers::run(workspace, &options))
         }
+        ("bench", ["growth", words @ ..]) => {
+            let options = bench::growth::Options::parse(words)?;
+            Box::new(move |workspace| bench::growth::run(workspace, &options))
+        }
         ("bench", [part]) if let Some(&part) = bench::PARTS.iter().find(|name| *name == part) => {
             Box::new(move |workspace| bench::run(workspace, Some(part)))
         }
@@ -157,9 +161,11 @@ mod tests {
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|test --repeat 3|\
                      test --repeat 3 --load|tools|demo|demo fleet|bench|bench doors|bench peers|\
-                     bench peers --only wasmtime --quick|torture|torture 50|portability|deny|\
+                     bench peers --only wasmtime --quick|\
+                     bench growth --journal-receipts 5|torture|torture 50|portability|deny|\
                      deploy-lint|sbom|sbom x|dist|dist --check|dist --check=compile|dist --symbols --binary x";
-        let invalid = "bench x|bench doors x|bench peers x|bench peers --only|setup x|tools --retry|\
+        let invalid = "bench x|bench doors x|bench peers x|bench peers --only|\
+                       bench growth --journal-receipts 0|setup x|tools --retry|\
                        demo x|test --load|test --repeat 0|test --repeat 2 x|torture 0|torture 1 2|\
                        tset|portability x|deny x|deploy-lint x|sbom x y|sbom -x|dist x|dist --binary|dist --symbols --check";
         for (lines, is_valid) in [(valid, true), (invalid, false)] {

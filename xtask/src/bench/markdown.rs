@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use fs_err as fs;
 
 use crate::run::{self, Workspace};
@@ -39,6 +39,12 @@ fn replace_block(page: &str, name: &str, block: &str) -> Result<String> {
     let (before, rest) = page.split_once(&begin).with_context(missing)?;
     let (_, after) = rest.split_once(&end).with_context(missing)?;
     Ok(format!("{before}{begin}\n\n{block}\n{end}{after}"))
+}
+
+/// Why something failed, without the place of a log, which is another one on another machine.
+pub(super) fn show_reason(error: &Error) -> String {
+    let text = format!("{error:#}");
+    text.split("; its output is in ").next().unwrap_or(&text).to_owned()
 }
 
 /// A table whose columns from `texts` on contain figures.
@@ -101,6 +107,6 @@ mod tests {
         assert_eq!(new, format!("before\n{begin}\n\nnew\n\n{end}\nafter\n"));
         assert!(replace_block(&page, "y", "new").is_err());
         let text = include_str!("../../../docs/benchmarks.md");
-        assert!(["peers"].iter().all(|name| replace_block(text, name, "new").is_ok()));
+        assert!(["peers", "growth"].iter().all(|name| replace_block(text, name, "new").is_ok()));
     }
 }

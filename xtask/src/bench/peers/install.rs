@@ -9,6 +9,7 @@ use fs_err as fs;
 use serde_json::json;
 
 use super::Peer;
+use crate::bench::markdown::show_reason;
 use crate::bench::{build_executor, optimised_executor};
 use crate::run::{self, Workspace};
 use crate::setup::{self, GuestCompilers, WASIP1};
@@ -130,11 +131,7 @@ impl Place {
             }
             Package::Executor | Package::Python(_) | Package::Node(_) | Package::Debian(..) => Ok(()),
         };
-        // Another machine has another place for the log.
-        installed.map_err(|error| {
-            let text = format!("{error:#}");
-            anyhow!("{}", text.split("; its output is in ").next().unwrap_or(&text))
-        })
+        installed.map_err(|error| anyhow!(show_reason(&error)))
     }
 
     /// The folder of a peer's packages. Those from npm share one, because each needs Node.js.
