@@ -238,8 +238,8 @@ fn send_calls(address: SocketAddr, count: usize, agent: impl Fn(usize) -> String
     };
     thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|_| scope.spawn(call_in_turn)).collect::<Vec<_>>();
-        let ended = clients.into_iter().map(|client| client.join());
-        ended.map(|result| result.map_err(|_| anyhow!("a client panicked"))?).collect()
+        let mut ended = clients.into_iter().map(|client| client.join());
+        ended.try_for_each(|result| result.map_err(|_| anyhow!("a client panicked"))?)
     })
 }
 
