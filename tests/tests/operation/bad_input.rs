@@ -447,3 +447,17 @@ fn unsigned_verdicts_are_accepted_on_loopback_only() {
     let executor = Executor::start(Options::new());
     assert!(executor.stderr().contains("WARN") && executor.stderr().contains("--insecure-accept-unsigned: "));
 }
+
+/// Addresses are reserved only for runs in the server's own process.
+#[test]
+fn as_many_runs_as_may_be_configured_have_processes_of_their_own() {
+    let options = |isolation: &str| {
+        Options::new().set("executor.concurrent", 4096).set("executor.isolation", isolation)
+    };
+    drop(Executor::start(options("process")));
+    drop(Executor::start(options("inline").set("executor.concurrent", 166)));
+    harness::callers::assert_unusable(
+        options("inline"),
+        "`executor.concurrent` has to be at most 166 with tools inside the server",
+    );
+}

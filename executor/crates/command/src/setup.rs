@@ -284,17 +284,19 @@ pub struct ToolRuntime {
     report: fn(std::fmt::Arguments<'_>),
 }
 
-/// The number of calls that can share the slot of a run in this process: a run lends its slot to one of
-/// its calls, that call to one of its own, and so on.
-fn calls_on_a_slot(config: &Config) -> u32 {
-    // Address space is reserved for all of these calls, so the number is 0 if every run has a process of its own.
-    let runs_inline = config.isolation == Isolation::Inline || !config.inline_tools.is_empty();
-    if runs_inline { u32::try_from(config.ceilings.limits[Limit::CallDepth]).unwrap_or(u32::MAX) } else { 0 }
+/// The runs in this process, with as many again that are stuck in a host call, and the calls that share their slots: a
+/// run lends its slot to one of its calls, that call to one of its own, and so on. Address space is reserved for all of
+/// them, so there are none if every run has a process of its own.
+fn runs_in_this_process(config: &Config, concurrent: u32) -> [u32; 2] {
+    if config.isolation == Isolation::Process && config.inline_tools.is_empty() {
+        return [0, 0];
+    }
+    let depth = u32::try_from(config.ceilings.limits[Limit::CallDepth]).unwrap_or(u32::MAX);
+    [concurrent.saturating_mul(2), concurrent.saturating_mul(depth)]
 }
 
 impl ToolRuntime {
-    /// Sets up capacity for `concurrent` runs with the calls that run on their slots, and for as many runs again that
-    /// are stuck in a host call.
+    /// Sets up capacity for `concurrent` runs.
     pub fn new(
         config: &Config,
         concurrent: u32,
@@ -304,8 +306,7 @@ impl ToolRuntime {
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.limits.limited(Limit::Fuel).is_some();
-        let nested = concurrent.saturating_mul(calls_on_a_slot(config));
-        let runs = concurrent.saturating_mul(2);
+        let [runs, nested] = runs_in_this_process(config, concurrent);
         let sandbox = Sandbox::builder().concurrent(runs).nested(nested).meters_fuel(meters_fuel);
         let sandbox = Arc::new(sandbox.clock(Arc::clone(&clock)).build()?);
         let cache = Cache::open(&config.cache, sandbox.compatibility()).with_context(|| {

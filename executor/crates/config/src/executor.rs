@@ -1,12 +1,15 @@
 //! The section `[executor]`: how many runs there are at once, and what protects the server from them.
 
-use super::error::InvalidValueError;
+use super::error::{InvalidValueError, invalid};
 use super::file;
 use super::machine::{default_concurrent, default_waiting};
 use super::values::{check_count, check_max, check_seconds, check_size, parse_tool_names, to_usize};
+use a2g_capability::Ceilings;
 use a2g_core::run::Capacity;
 use a2g_isolate::{Isolation, ProcessLifetime, ReuseLimits};
+use a2g_sandbox::Sandbox;
 use a2g_types::ident::ToolName;
+use a2g_types::limit::Limit;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -88,12 +91,34 @@ pub(super) fn parse_layout(executor: &file::Executor) -> Result<AddressLayout, I
     })
 }
 
+/// The maximum number of concurrent executions if some run inside the server; `None` if none do.
+fn max_concurrent_inline(executor: &file::Executor, ceilings: &Ceilings) -> Option<u64> {
+    let is_inline = match executor.isolation {
+        file::Isolation::Process => !executor.inline_tools.is_empty(),
+        file::Isolation::Inline => true,
+    };
+    // As many again may be stuck in a host call, and each may have calls on its slot.
+    is_inline.then(|| Sandbox::MAX_EXECUTIONS / (2 + ceilings.limits[Limit::CallDepth]))
+}
+
 /// The limits of running and queued executions. By default one agent may have three quarters of the running
 /// executions and a quarter of the queued ones, so that other agents always find capacity.
-pub(super) fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
-    let concurrent = match executor.concurrent {
-        Some(given) => check_max("executor.concurrent", given, 4096)?,
-        None => u64::from(default_concurrent()),
+pub(super) fn parse_capacity(
+    executor: &file::Executor,
+    ceilings: &Ceilings,
+) -> Result<Capacity, InvalidValueError> {
+    let max_inline = max_concurrent_inline(executor, ceilings);
+    let concurrent = match (executor.concurrent, max_inline) {
+        (Some(given), Some(max)) if given > max => {
+            let reason = format!(
+                "has to be at most {max} with tools inside the server (`executor.isolation`, `executor.inline_tools`) and \
+                 calls {} deep (`ceilings.max_call_depth`), because addresses are reserved for each",
+                ceilings.limits[Limit::CallDepth]
+            );
+            return Err(invalid("executor.concurrent")(&reason));
+        }
+        (Some(given), _) => check_max("executor.concurrent", given, 4096)?,
+        (None, max) => u64::from(default_concurrent()).min(max.unwrap_or(u64::MAX)),
     };
     let queue = check_max("executor.queue", executor.queue, 1_000_000)?;
     let concurrent_per_agent = match executor.concurrent_per_agent {

@@ -332,8 +332,8 @@ impl Config {
 /// The checked sections. What they demand of each other is left to [`Config::check_sections`].
 fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let resolve = |path: PathBuf| base.join(path);
-    let capacity = parse_capacity(&file.executor)?;
     let ceilings = parse_ceilings(&file.ceilings, &file.network)?;
+    let capacity = parse_capacity(&file.executor, &ceilings)?;
     let memory = parse_memory(file.server.max_memory_mb, &capacity, &ceilings)?;
     let journal = file.journal.path.clone().map_or_else(default_journal, |path| Ok(resolve(path)))?;
     let drain = |given| check_seconds("executor.drain_seconds", given, 3600);
