@@ -286,10 +286,11 @@ pub struct ToolRuntime {
 
 /// The runs in this process, with as many again that are stuck in a host call, and the calls that share their slots: a
 /// run lends its slot to one of its calls, that call to one of its own, and so on. Address space is reserved for all of
-/// them, so there are none if every run has a process of its own.
+/// them, so there are few if every run of a tool has a process of its own.
 fn runs_in_this_process(config: &Config, concurrent: u32) -> [u32; 2] {
     if config.isolation == Isolation::Process && config.inline_tools.is_empty() {
-        return [0, 0];
+        // The command `run` runs one module, which is no tool, inside its own process.
+        return [2, 0];
     }
     let depth = u32::try_from(config.ceilings.limits[Limit::CallDepth]).unwrap_or(u32::MAX);
     [concurrent.saturating_mul(2), concurrent.saturating_mul(depth)]
