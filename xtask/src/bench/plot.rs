@@ -2,7 +2,7 @@
 
 const WIDTH: f64 = 800.0;
 /// The space for labels, left of the bars, and that for times, right of them.
-const LEFT: f64 = 290.0;
+const LEFT: f64 = 340.0;
 const RIGHT: f64 = 80.0;
 const TOP: f64 = 44.0;
 const ROW: f64 = 24.0;
@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn bars_are_on_one_logarithmic_scale() {
         let svg = draw("1 < 2", &[bar("", 10.0, 100.0), bar("a & b", 1_000.0, 90_000.0)], Scale::Logarithmic);
-        // Four decades of 107.5 each, from 10 µs to 100 ms.
+        // Four decades of 95 each, from 10 µs to 100 ms.
         for part in [
             "<title>1 &lt; 2</title>",
             ">a &amp; b</text>",
-            "class=\"ours\" x=\"290\" y=\"48\" width=\"2.0\"",
-            "class=\"bar\" x=\"290\" y=\"72\" width=\"215.0\"",
-            "x1=\"290.0\" x2=\"397.5\" y1=\"56\"",
+            "class=\"ours\" x=\"340\" y=\"48\" width=\"2.0\"",
+            "class=\"bar\" x=\"340\" y=\"72\" width=\"190.0\"",
+            "x1=\"340.0\" x2=\"435.0\" y1=\"56\"",
             ">10 µs</text>",
             ">100 ms</text>",
             "prefers-color-scheme:dark",
@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn bars_from_zero_have_the_ratios_of_their_times() {
         let svg = draw("grows", &[bar("", 500.0, 900.0), bar("", 1_000.0, 1_150.0)], Scale::FromZero);
-        // Six steps of 200 µs, up to 1.2 ms, have a width of 430.
-        for part in ["width=\"179.2\"", "width=\"358.3\"", ">0 µs</text>", ">800 µs</text>", ">1.2 ms</text>"]
+        // Six steps of 200 µs, up to 1.2 ms, have a width of 380.
+        for part in ["width=\"158.3\"", "width=\"316.7\"", ">0 µs</text>", ">800 µs</text>", ">1.2 ms</text>"]
         {
             assert!(svg.contains(part), "{part} is not in\n{svg}");
         }
