@@ -1,4 +1,4 @@
-//! What the generated parts of `docs/benchmarks.md` share: their markers, tables, and the form of times.
+//! The parts that both generated blocks of `docs/benchmarks.md` share: markers, tables, and the form of times.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn replace_block(page: &str, name: &str, block: &str) -> Result<String> {
     Ok(format!("{before}{begin}\n\n{block}\n{end}{after}"))
 }
 
-/// Why something failed, without the place of a log, which is another one on another machine.
+/// The reason of a failure, without the place of a log, which is another one on another machine.
 pub(super) fn show_reason(error: &Error) -> String {
     let text = format!("{error:#}");
     text.split("; its output is in ").next().unwrap_or(&text).to_owned()

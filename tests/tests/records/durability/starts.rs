@@ -53,7 +53,7 @@ fn every_start_waits_for_the_disk_if_the_operator_says_so() {
     assert!(is_start_synced(&executor, &call("reads", &["/workspace/**"])));
 }
 
-/// Whoever was told of a task finds it again, whatever its run can do.
+/// A client that was told of a task finds it again, whatever its run can do.
 #[test]
 fn a_task_is_on_the_disk_before_its_client_is_told_of_it() {
     let reads = json!({ "paths": ["/workspace/**"] });

@@ -54,7 +54,7 @@ const MEASURED: [&str; 2] = ["process", "power-loss"];
 /// Those with which receipts are made.
 const FAST: [&str; 2] = ["inline", "process-crash"];
 
-/// What all executors share.
+/// The folders and programs that all executors share.
 pub(super) struct Place<'a> {
     workspace: &'a Workspace,
     /// The logs, and the page of a run that leaves that of the documentation as it is.

@@ -1,4 +1,4 @@
-//! What the scripts of the peers need: their packages, the program that they run, and this executor.
+//! Installing what the scripts of the peers need: their packages, the program that they run, and this executor.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ use crate::{debian, tools};
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 const FILES: usize = 100;
 
-/// Where a peer comes from.
+/// The registry and the package of a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Package {
     /// This repository.

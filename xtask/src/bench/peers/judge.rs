@@ -30,7 +30,7 @@ enum Kind {
     Record,
 }
 
-/// What the table has a column for.
+/// The checks, one for each column of the table.
 pub(super) const CHECKS: [Check; 6] = [
     Check { title: "memory limit", setting: Some("memory"), action: "allocate", kind: Kind::Memory },
     Check { title: "time limit", setting: Some("time"), action: "loop", kind: Kind::Time },

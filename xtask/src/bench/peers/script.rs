@@ -20,7 +20,7 @@ const MAX_MEASUREMENT: Duration = Duration::from_secs(600);
 const MAX_ATTEMPT: Duration = Duration::from_secs(40);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why a script printed no result.
+/// The reason why a script printed no result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// It was killed at its time limit.

@@ -210,8 +210,8 @@ async fn journals_behind_their_marker_are_refused() {
     assert_eq!(open_journal(&path).0.head().number, 1);
 }
 
-/// What a power failure may leave of a journal whose data was synced last when it was `data`: of the marker, which is
-/// not synced, everything may be left.
+/// The files that a power failure may leave of a journal whose data was last synced when it was `data`. The marker is
+/// not synced, so any state of it may be left.
 fn after_power_failure(path: &Path, data: &[Vec<u8>; 2]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let left = folder.path().join("journal.db");
