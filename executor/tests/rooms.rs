@@ -87,9 +87,9 @@ fn every_room_uses_only_what_the_table_allows() {
             assert!(names.iter().all(|name| room_of(name) == Ok(None)), "{path} names a room");
             continue;
         }
-        let key = if VOCABULARY.contains(&room.as_str()) { "vocabulary" } else { &room };
+        let key = if VOCABULARY.contains(&room.as_str()) { "vocabulary" } else { room };
         let may = table.get(key).unwrap_or_else(|| panic!("`{room}` is not in the table"));
-        for name in &names {
+        for name in names {
             let Some(used) = room_of(name).unwrap_or_else(|error| panic!("{path}: {error}")) else {
                 continue;
             };
@@ -397,14 +397,13 @@ fn only_the_command_line_takes_the_process_authority() {
 /// These make a permit without a verdict: of the operator's limits, and for a tool that describes itself.
 #[test]
 fn permits_without_a_verdict_are_made_in_the_listed_files_only() {
-    let files = files();
     let listed = [
         ("for_operator", vec!["cli/run.rs"]),
         ("without_access", vec!["isolate/probe.rs", "sandbox/walk/tests.rs"]),
     ];
     for (constructor, listed) in listed {
         let is_named = |name: &Name| name.segments().ends_with(&[constructor.to_owned()]);
-        let naming = files.iter().filter(|file| file.room != "capability" && file.names.iter().any(is_named));
+        let naming = files().iter().filter(|file| file.room != "capability" && file.names.iter().any(is_named));
         let naming = naming.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
         assert_eq!(naming, BTreeSet::from_iter(listed), "{constructor}");
     }
@@ -414,8 +413,7 @@ fn permits_without_a_verdict_are_made_in_the_listed_files_only() {
 #[test]
 fn the_words_of_other_nodes_are_made_in_the_listed_files_only() {
     let is_named = |name: &Name| name.segments().ends_with(&["from_authenticated".to_owned()]);
-    let files = files();
-    let naming = files.iter().filter(|file| file.names.iter().any(is_named));
+    let naming = files().iter().filter(|file| file.names.iter().any(is_named));
     let naming = naming.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
     let listed = ["fleet/messages.rs", "fleet/pending.rs"];
     assert_eq!(naming, BTreeSet::from(listed));
@@ -425,8 +423,7 @@ fn the_words_of_other_nodes_are_made_in_the_listed_files_only() {
 #[test]
 fn only_the_listed_files_of_the_pipeline_know_the_fleet() {
     let knows_it = |file: &&SourceFile| file.names.iter().any(|name| room_of(name) == Ok(Some("fleet")));
-    let files = files();
-    let knowing = files.iter().filter(|file| file.room == "run").filter(knows_it);
+    let knowing = files().iter().filter(|file| file.room == "run").filter(knows_it);
     let knowing = knowing.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
     let listed = [
         "run/engine/passing/events.rs",
@@ -456,8 +453,7 @@ fn a_permit_is_handed_over_only_to_a_child() {
 #[test]
 fn unsafe_code_is_confined_to_the_listed_files() {
     let has_unsafe = |file: &SourceFile| file.names.iter().any(|name| name.segments() == ["unsafe"]);
-    let files = files();
-    let paths = files.iter().filter(|file| has_unsafe(file)).map(|file| file.path.as_str());
+    let paths = files().iter().filter(|file| has_unsafe(file)).map(|file| file.path.as_str());
     let known = ["isolate/confine.rs", "isolate/process.rs", "memory.rs", "sandbox/artifact.rs"];
     assert_eq!(paths.collect::<BTreeSet<_>>(), BTreeSet::from(known));
 }

@@ -6,6 +6,7 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// One file.
 pub(crate) struct SourceFile {
@@ -14,7 +15,7 @@ pub(crate) struct SourceFile {
     /// Its path below `executor/src`, with `/`.
     pub(crate) path: String,
     pub(crate) names: Vec<Name>,
-    pub(crate) syntax: syn::File,
+    pub(crate) text: String,
 }
 
 /// A path that code names.
@@ -50,8 +51,13 @@ pub(crate) fn root() -> PathBuf {
 const ROOM_CRATES: [&str; 10] =
     ["capability", "config", "fleet", "govern", "intent", "isolate", "journal", "metrics", "sandbox", "wire"];
 
-/// All files of the executor.
-pub(crate) fn files() -> Vec<SourceFile> {
+/// All files of the executor, read once.
+pub(crate) fn files() -> &'static [SourceFile] {
+    static FILES: LazyLock<Vec<SourceFile>> = LazyLock::new(read_files);
+    &FILES
+}
+
+fn read_files() -> Vec<SourceFile> {
     let mut all = read_crate("", &root().join("executor/src"));
     for entry in std::fs::read_dir(root().join("executor/crates")).unwrap() {
         let entry = entry.unwrap();
@@ -112,9 +118,8 @@ fn read(name: &str, source: &Path, path: &Path) -> SourceFile {
     if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
         module.pop();
     }
-    let syntax = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
     let test = path.contains("/tests/") || path.ends_with("/tests.rs");
-    SourceFile { room, names: names(&text, name, module, test), path, syntax }
+    SourceFile { room, names: names(&text, name, module, test), path, text }
 }
 
 /// The paths that `text` names, as a file of a crate that is `module`.
@@ -310,7 +315,8 @@ pub(crate) fn authority_items(file: &SourceFile, kinds: &[&str], found: &mut Aut
     if file.path.contains("/tests/") || file.path.ends_with("/tests.rs") {
         return;
     }
-    items(&file.syntax.items, &file.path, kinds, found);
+    let syntax = syn::parse_file(&file.text).unwrap_or_else(|error| panic!("{}: {error}", file.path));
+    items(&syntax.items, &file.path, kinds, found);
 }
 
 fn items(items: &[syn::Item], path: &str, kinds: &[&str], found: &mut AuthorityItems) {
