@@ -119,6 +119,30 @@ const NEEDS: [Need; 5] = [
     Need { modules: &["collections"], install: collections::prepare },
 ];
 
+/// Another setting under which the tests with hostile guests run, besides a process for each run.
+struct HostileSetting {
+    /// The value of `A2G_TEST_ISOLATION`.
+    isolation: &'static str,
+    name: &'static str,
+    /// The modules for which this setting changes nothing.
+    same: &'static [&'static str],
+}
+
+const HOSTILE_SETTINGS: [HostileSetting; 2] = [
+    HostileSetting {
+        isolation: "inline",
+        name: "hostile guests, inside the server",
+        // These set their own isolation.
+        same: &["isolation", "reuse"],
+    },
+    HostileSetting {
+        isolation: "reused",
+        name: "hostile guests, in reused processes",
+        // A run with a network or with calls has a process of its own. The others set their own isolation, or run no guest.
+        same: &["fetch", "modules", "programs", "reuse", "schemas", "wasip2_sockets"],
+    },
+];
+
 /// The tests that run.
 enum Selection {
     All,
@@ -210,10 +234,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         let excluded = ["--exclude", "a2g-guest-sdk", "--exclude", "a2g-guest-sdk-derive"];
         let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
         tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
-        // The hostile guests again, inside the server and in reused processes, instead of in processes of their own.
-        for (isolation, name) in [("inline", "hostile guests, inline"), ("reused", "hostile guests, reused")]
-        {
+        for HostileSetting { isolation, name, same } in HOSTILE_SETTINGS {
             let mut hostile = executor_tests(workspace, &["sandbox"], "hostile", skip);
+            for module in same {
+                hostile.arg("--skip").arg(format!("hostile::{module}::"));
+            }
             hostile.env("A2G_TEST_ISOLATION", isolation);
             share_out(&mut hostile);
             outcomes.push(follow(name, &mut hostile, MAX_LEFT_BEHIND)?);
@@ -242,12 +267,12 @@ fn keep_busy() {
     }
 }
 
-/// Runs one test more at once than there are cores, because many of them wait for a lease, a timeout or a retry.
+/// Runs two tests more at once than there are cores, because many of them wait for a lease, a timeout or a retry.
 fn share_out(tests: &mut Command) {
     const THREADS: &str = "RUST_TEST_THREADS";
     if std::env::var_os(THREADS).is_none() {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        tests.env(THREADS, (cores + 1).to_string());
+        tests.env(THREADS, (cores + 2).to_string());
     }
 }
 
