@@ -524,7 +524,6 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
     let first = move || own.confine_aux_thread().map_err(std::io::Error::other);
     let sandbox = Sandbox::builder().build().unwrap();
     sandbox.start_ticker(first).unwrap();
-    let artifact = sandbox.load(Code::module(compiled)).unwrap();
     let ceilings = Ceilings {
         limits: LimitMap::defaults()
             .with(memory(16))
@@ -539,7 +538,10 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
     let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let execution = sandbox.begin(&permit, Network::Off, Arc::new(Abort::default()));
-    apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
+    confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+    // A child that waits may load code, and may not once the last step is done.
+    let artifact = sandbox.load(Code::module(compiled)).unwrap();
+    apply_last_step(confinement, &[(root.as_fd(), Access::ReadWrite)]);
     runtime.block_on(sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution))
 }
 

@@ -7,8 +7,7 @@
 use super::ProcessLifetime;
 use super::user::User;
 use a2g_capability::Handover;
-use a2g_sandbox::Event;
-use a2g_types::ident::ToolName;
+use a2g_sandbox::{Code, Event};
 use a2g_types::limit::BudgetUsage;
 use a2g_types::outcome::{Denial, End};
 use a2g_types::tool::Contract;
@@ -21,6 +20,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,16 +43,21 @@ const MAX_IDLE_BYTES: usize = 4 << 10;
 
 /// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
 /// version is accepted, and the messages may contain domain types.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// A message from the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToZygote {
     /// The first message.
     Hello { version: u32 },
-    /// A compiled tool in the attached memory file; a second file, if any, holds the same tool as a component.
-    Load { tool: String, component: bool, contract: SerializedContract },
-    /// All tools have been sent. `largest_file` is the maximum size of a file that a run writes, in bytes, and
+    /// A tool that the zygote keeps loaded for its next children; its code is attached.
+    Load { tool: String, form: CodeForm },
+    /// A tool that the zygote does not keep, and only tries to load; its code is attached. Comes before
+    /// [`Self::Start`].
+    Check { form: CodeForm },
+    /// The zygote no longer keeps this tool.
+    Unload { tool: String },
+    /// All tools have been sent that the zygote keeps or checks from the start. `largest_file` is the maximum size of a file that a run writes, in bytes, and
     /// `handles` the maximum number of handles of a run.
     Start { largest_file: u64, handles: u64 },
     /// Requests a child that communicates over the attached socket.
@@ -62,8 +67,8 @@ pub(super) enum ToZygote {
 /// A message from the zygote to its server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromZygote {
-    /// All tools are loaded. `unusable` has, in the order of [`ToZygote::Load`], the reason why each tool cannot run,
-    /// or `None` if it can.
+    /// The zygote is confined. `unusable` has, for each [`ToZygote::Load`] and [`ToZygote::Check`] in their order, the
+    /// reason why the tool cannot run, or `None` if it can.
     Ready { unusable: Vec<Option<String>> },
     /// The child was forked; its pidfd is attached.
     Forked { child: u64, pid: i32 },
@@ -84,12 +89,14 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// The first message from the server to a child. The descriptors of the granted folders are attached, followed by the
-/// relay's socket if the run has a network or may call tools. Each further message to a child that serves several runs
+/// The first message from the server to a child. The file of the tool's code is attached, then the descriptors of the
+/// granted folders, and the relay's socket if the run has a network or may call tools. Each further message to a child that serves several runs
 /// is the text of one run's arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
+    /// The form of the attached code, which the child loads unless its zygote had the tool loaded.
+    pub(super) form: CodeForm,
     pub(super) task: Task,
     pub(super) permit: Handover,
     /// `true` if the run has a network.
@@ -167,6 +174,36 @@ impl From<End> for ReportedEnd {
     }
 }
 
+/// The form of a tool's machine code, which is attached to the same message: a file, and in second place the one of the
+/// same tool as a component, if the code has both.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct CodeForm {
+    is_component: bool,
+    is_componentised: bool,
+    contract: SerializedContract,
+}
+
+impl CodeForm {
+    pub(super) fn of(code: Code<'_>) -> Self {
+        Self {
+            is_component: code.is_component(),
+            is_componentised: code.componentised_file().is_some(),
+            contract: code.expected_contract().into(),
+        }
+    }
+
+    /// The code of this form in `files`; `None` if a file is missing.
+    pub(super) fn code(self, files: &[File]) -> Option<Code<'_>> {
+        let in_file = |file| if self.is_component { Code::component(file) } else { Code::module(file) };
+        let code = match (files, self.is_componentised) {
+            ([compiled], false) => in_file(compiled),
+            ([compiled, component], true) => in_file(compiled).componentised(component),
+            ([] | [_, ..], _) => return None,
+        };
+        Some(code.contract(self.contract.into()))
+    }
+}
+
 /// A [`Contract`] in serialized form.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum SerializedContract {
@@ -196,12 +233,6 @@ impl Job {
     /// `true` if the relay's socket is attached.
     pub(super) fn has_relay(&self) -> bool {
         self.network || self.max_parallel_calls > 0
-    }
-}
-
-impl ToZygote {
-    pub(super) fn load(tool: &ToolName, component: bool, contract: Contract) -> Self {
-        Self::Load { tool: tool.to_string(), component, contract: contract.into() }
     }
 }
 

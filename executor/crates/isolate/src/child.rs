@@ -5,7 +5,7 @@ use super::ProcessLifetime;
 use super::channel::{EndReport, FromChild, Job, Task, receive, receive_confined, send, wait_for_begin};
 use super::relay::Relay;
 use super::reuse::{ResourceCounts, may_go_on_after};
-use super::zygote::{ZygoteState, confine_io_error};
+use super::zygote::{ZygoteState, confine_io_error, load};
 use a2g_capability::{Permit, ReceivedPermit};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Accounting, Artifact, Calls, EndedStore, EventSink, Execution, Input, Outside, Sandbox};
@@ -51,12 +51,14 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     zygote.sandbox.start_ticker(move || confinement.confine_aux_thread().map_err(confine_io_error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     zygote.sandbox.warm_up();
-    let Some((job, mut handles)) = receive::<Job>(socket)? else {
+    let Some((job, attached)) = receive::<Job>(socket)? else {
         return Ok(());
     };
+    let mut handles = attached.into_iter();
+    let code = handles.next().ok_or_else(|| Error::other("the job arrived without the code of its tool"))?;
     let outside = if job.has_relay() {
         let socket =
-            handles.pop().ok_or_else(|| Error::other("the job arrived without its relay's socket"))?;
+            handles.next_back().ok_or_else(|| Error::other("the job arrived without its relay's socket"))?;
         let relay = Relay::start(socket, job.max_parallel_calls, &zygote.confinement)?;
         let may_call = job.max_parallel_calls > 0;
         Outside {
@@ -66,11 +68,23 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     } else {
         Outside::default()
     };
-    let Job { tool, task, permit, network: _, max_parallel_calls: _, user, lifetime } = job;
+    let Job { tool, form, task, permit, network: _, max_parallel_calls: _, user, lifetime } = job;
     let received = permit
-        .receive(handles)
+        .receive(handles.collect())
         .ok_or_else(|| Error::other("the job arrived without its folder descriptors"))?;
-    let artifact = zygote.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
+    // The code is loaded now, because this process can load none once it is confined. The received descriptor is closed
+    // before, too: it shares its position with the server's.
+    let loaded;
+    let artifact = match zygote.tools.get(&tool) {
+        Some(kept) => {
+            drop(code);
+            kept
+        }
+        None => {
+            loaded = load(&zygote.sandbox, form, vec![code]).map_err(Error::other)?;
+            &loaded
+        }
+    };
     let permit = received.permit();
     let access = permit.grant().access().value;
     let granted_folders = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));

@@ -5,8 +5,8 @@
 //! time and memory are limited, and it may make only the system calls of a guest and those that start threads.
 
 use super::confine::{
-    Applied, ConfineError, GUEST, Support, conditional_calls, control_error, has_seccomp, landlock_abi,
-    lower_limit, restrict_folders, unshare_network,
+    Applied, ConfineError, GUEST, NewCode, Support, conditional_calls, control_error, has_seccomp,
+    landlock_abi, lower_limit, restrict_folders, unshare_network,
 };
 use super::process::close_inherited;
 use a2g_types::quantity::MemoryLimit;
@@ -92,7 +92,7 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         clone_thread,
     )?;
     let mut rules = GUEST.iter().map(|call| (*call, Vec::new())).collect::<BTreeMap<_, _>>();
-    rules.extend(conditional_calls()?);
+    rules.extend(conditional_calls(NewCode::Forbidden)?);
     // A failed allocation ends the process by a signal to itself.
     let own_pid = i32::try_from(std::process::id()).unwrap_or_default();
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![equal(0, own_pid)?])?]);

@@ -195,8 +195,8 @@ impl Confinement {
         Ok(())
     }
 
-    /// Restricts this process to the system calls that a guest needs, and to those that fork and prepare children.
-    /// Has no effect if it was called before, even in the zygote before the fork.
+    /// Restricts this process to the system calls that a guest needs, and to those that load tools and that fork and
+    /// prepare children. Has no effect if it was called before, even in the zygote before the fork.
     ///
     /// # Errors
     /// [`ConfineError::Seccomp`] when the kernel refuses the filter.
@@ -389,8 +389,8 @@ pub(super) const GUEST: &[libc::c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// System calls that only the zygote and a waiting child need: to fork and reap, to receive a job, to start a ticker,
-/// and to confine themselves further.
+/// System calls that only the zygote and a waiting child need: to fork and reap, to receive a job, to load a tool, to
+/// start a ticker, and to confine themselves further.
 #[rustfmt::skip]
 const ONLY_WAITING: &[libc::c_long] = &[
     libc::SYS_clone, libc::SYS_clone3, libc::SYS_landlock_add_rule, libc::SYS_landlock_create_ruleset,
@@ -398,6 +398,9 @@ const ONLY_WAITING: &[libc::c_long] = &[
     libc::SYS_dup3, libc::SYS_pidfd_open, libc::SYS_recvfrom, libc::SYS_recvmsg,
     libc::SYS_rt_sigaction, libc::SYS_sched_setscheduler, libc::SYS_seccomp, libc::SYS_wait4,
     libc::SYS_capset, libc::SYS_setgroups, libc::SYS_setresgid, libc::SYS_setresuid,
+    // wasmtime lets all processors see new code.
+    #[cfg(target_arch = "aarch64")]
+    libc::SYS_membarrier,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
     #[cfg(target_arch = "x86_64")]
@@ -410,7 +413,9 @@ impl Programs {
             |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Vec<_>>();
         let mut waiting = unconditional(GUEST);
         waiting.extend(unconditional(ONLY_WAITING));
-        waiting.extend(conditional_calls()?);
+        waiting.extend(conditional_calls(NewCode::Allowed)?);
+        let mut guest = unconditional(ONLY_WAITING);
+        guest.extend(code_calls()?);
         let program = |rules: Vec<(libc::c_long, Vec<SeccompRule>)>, unlisted, listed| {
             let arch = std::env::consts::ARCH.try_into()?;
             SeccompFilter::new(rules.into_iter().collect::<BTreeMap<_, _>>(), unlisted, listed, arch)?
@@ -420,37 +425,69 @@ impl Programs {
         // calls that it forbids.
         Ok(Self {
             waiting: program(waiting, SeccompAction::KillProcess, SeccompAction::Allow)?,
-            guest: program(unconditional(ONLY_WAITING), SeccompAction::Allow, SeccompAction::KillProcess)?,
+            guest: program(guest, SeccompAction::Allow, SeccompAction::KillProcess)?,
         })
     }
 }
 
+/// A filter's treatment of calls that make memory executable.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NewCode {
+    /// For the zygote and a waiting child, which load tools and run no guest.
+    Allowed,
+    Forbidden,
+}
+
 /// System calls that are allowed only with certain arguments.
-pub(super) fn conditional_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError>
-{
-    use SeccompCmpOp::{Eq, MaskedEq};
-    let rule = |conditions: &[(u8, SeccompCmpOp, i32)]| {
-        let condition = |(argument, operator, value): &(u8, SeccompCmpOp, i32)| {
-            let value = u64::from(value.cast_unsigned());
-            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, operator.clone(), value)
-        };
-        SeccompRule::new(conditions.iter().map(condition).collect::<Result<_, _>>()?)
-    };
-    let masked = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
+pub(super) fn conditional_calls(
+    code: NewCode,
+) -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError> {
+    use SeccompCmpOp::Eq;
     // `RLIMIT_DATA` counts only private mappings: shared, growing or huge ones would escape it.
     let mapping = libc::MAP_TYPE | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
+    let is_private = (3, masked(mapping), libc::MAP_PRIVATE);
+    let has_no_code = (2, masked(libc::PROT_EXEC), 0);
     let fcntl = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
     let fcntl = fcntl.iter().map(|command| rule(&[(1, Eq, *command)]));
     Ok([
         (
             libc::SYS_mmap,
-            vec![rule(&[(2, masked(libc::PROT_EXEC), 0), (3, masked(mapping), libc::MAP_PRIVATE)])?],
+            match code {
+                NewCode::Allowed => vec![rule(&[is_private])?],
+                NewCode::Forbidden => vec![rule(&[has_no_code.clone(), is_private])?],
+            },
         ),
-        (libc::SYS_mprotect, vec![rule(&[(2, masked(libc::PROT_EXEC), 0)])?]),
+        (
+            libc::SYS_mprotect,
+            match code {
+                NewCode::Allowed => Vec::new(),
+                NewCode::Forbidden => vec![rule(&[has_no_code])?],
+            },
+        ),
         (libc::SYS_fcntl, fcntl.collect::<Result<_, _>>()?),
         // Without an address, this is a write to a connected stream socket.
         (libc::SYS_sendto, vec![rule(&[(5, Eq, 0)])?]),
     ])
+}
+
+/// System calls that make memory executable.
+fn code_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 2], seccompiler::BackendError> {
+    let has_code = || rule(&[(2, masked(libc::PROT_EXEC), libc::PROT_EXEC)]);
+    Ok([(libc::SYS_mmap, vec![has_code()?]), (libc::SYS_mprotect, vec![has_code()?])])
+}
+
+/// A rule that applies if all of these arguments compare in these ways with these values.
+fn rule(conditions: &[(u8, SeccompCmpOp, i32)]) -> Result<SeccompRule, seccompiler::BackendError> {
+    let condition = |(argument, operator, value): &(u8, SeccompCmpOp, i32)| {
+        let value = u64::from(value.cast_unsigned());
+        SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, operator.clone(), value)
+    };
+    SeccompRule::new(conditions.iter().map(condition).collect::<Result<_, _>>()?)
+}
+
+/// A comparison of these bits alone.
+fn masked(mask: i32) -> SeccompCmpOp {
+    SeccompCmpOp::MaskedEq(u64::from(mask.cast_unsigned()))
 }
 
 /// Moves this process into a new network namespace, which has no interfaces. Returns `false` if that is not allowed.

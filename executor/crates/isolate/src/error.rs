@@ -17,6 +17,9 @@ pub enum ChildError {
     /// The child's pidfd did not arrive.
     #[error("the server has reached its limit on open descriptors (`RLIMIT_NOFILE`)")]
     NoDescriptor,
+    /// The tool is not among those that children can receive.
+    #[error("its code was not given to the processes of runs")]
+    UnknownTool,
     /// The reason that the zygote or the child sent.
     #[error("{0}")]
     Reported(String),

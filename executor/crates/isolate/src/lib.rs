@@ -16,6 +16,7 @@ mod process;
 mod relay;
 mod reuse;
 mod supervisor;
+mod tool_images;
 mod user;
 mod zygote;
 mod zygote_handle;
@@ -226,7 +227,10 @@ impl Isolate {
                     ProcessLifetime::OneRun => None,
                     ProcessLifetime::Reused => Some(agent),
                 };
-                AssignedRun::Process(Box::new(supervisor.job_request(tool, permit, task, reused_by)))
+                match supervisor.job_request(tool, permit, task, reused_by) {
+                    Some(job) => AssignedRun::Process(Box::new(job)),
+                    None => AssignedRun::Unavailable,
+                }
             }
             (Some(Placement::Inline(artifact)), _) => {
                 AssignedRun::Inline(artifact.clone(), permit, arguments)

@@ -9,11 +9,12 @@
 //! the kernel, and ends every child with SIGKILL, however its last guest ended.
 
 use super::cgroup::Cgroups;
-use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
+use super::channel::{CodeForm, EndReport, Exit, FromChild, Job, ReportedEnd, Task};
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
 use super::reuse::{IdleChildren, ReuseKey, may_go_on_after, may_share_process};
+use super::tool_images::ToolImage;
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
@@ -72,15 +73,17 @@ impl Supervisor {
         Ok((Self { pool, idle, clock }, unusable))
     }
 
-    /// The job of one run. Its user depends on the owners of the granted folders. With `reused_by`, its process may serve
-    /// other runs of this agent.
+    /// The job of one run; `None` if there is no such tool. Its user depends on the owners of the granted folders. With
+    /// `reused_by`, its process may serve other runs of this agent.
     pub(super) fn job_request(
         &self,
         tool: &ToolName,
         permit: Permit,
         task: Task,
         reused_by: Option<&AgentDid>,
-    ) -> JobRequest {
+    ) -> Option<JobRequest> {
+        let image = self.pool.image(tool)?;
+        let form = CodeForm::of(image.code().for_grant(permit.grant()));
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
         let reused_by = reused_by.filter(|_| may_share_process(&permit));
@@ -88,6 +91,7 @@ impl Supervisor {
         let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
         let job = Job {
             tool: tool.to_string(),
+            form,
             task,
             permit,
             network: false,
@@ -95,7 +99,7 @@ impl Supervisor {
             user,
             lifetime: if key.is_some() { ProcessLifetime::Reused } else { ProcessLifetime::OneRun },
         };
-        JobRequest { job, folders, key }
+        Some(JobRequest { job, image, folders, key })
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -116,7 +120,7 @@ impl Supervisor {
         }
         let prepared = match self.take_reused(request, grant) {
             Some(prepared) => prepared,
-            None => match self.pool.try_take_child()? {
+            None => match self.pool.try_take_child(&request.image.name)? {
                 Ok((child, refill)) => child.assign(refill, request, grant, RelayGuard(None), None).await,
                 Err(error) => Err(error),
             },
@@ -169,9 +173,9 @@ impl Supervisor {
     ) -> std::result::Result<[String; 4], ChildError> {
         let grant = permit.grant().clone();
         let timeout = permit.grant().timeout().value;
-        let request = self.job_request(tool, permit, Task::Describe, None);
+        let request = self.job_request(tool, permit, Task::Describe, None).ok_or(ChildError::UnknownTool)?;
         let description = async {
-            let (child, refill) = self.pool.take_child().await?;
+            let (child, refill) = self.pool.take_child(tool).await?;
             let mut prepared = child.assign(refill, &request, &grant, RelayGuard(None), None).await?;
             let channel = &mut prepared.child.channel;
             channel.begin().await?;
@@ -217,7 +221,7 @@ impl Supervisor {
             return self.supervise(prepared?, request, execution).await;
         }
         let (child, refill) = tokio::select! {
-            child = self.pool.take_child() => child?,
+            child = self.pool.take_child(&request.image.name) => child?,
             stop = await_stop(execution) => {
                 let end = match stop {
                     OperatorReason::DeadlinePassed => {
@@ -377,9 +381,10 @@ impl Supervisor {
     }
 }
 
-/// The job of one child and the folders that are granted to it.
+/// The job of one child, the code of its tool and the folders that are granted to it.
 pub(super) struct JobRequest {
     job: Job,
+    image: Arc<ToolImage>,
     folders: Vec<OwnedFd>,
     /// Names the children that may serve the run, if a child may serve several.
     key: Option<ReuseKey>,
@@ -514,7 +519,7 @@ pub(super) fn truncate(text: String) -> String {
 }
 
 impl Child {
-    /// Sends the child its job and its end of the relay's socket pair.
+    /// Sends the child its job, the code of its tool and its end of the relay's socket pair.
     async fn assign(
         mut self,
         refill: Refill,
@@ -529,8 +534,11 @@ impl Child {
                 self.charged_before = group.charged_bytes();
             }
         }
-        let handles = request.folders.iter().map(AsFd::as_fd).chain(socket.as_ref().map(AsFd::as_fd));
-        let handles = handles.collect::<Vec<_>>();
+        // The code is sent even if the child's zygote had the tool loaded: the server does not know which tools a child has.
+        let code = request.image.code().for_grant(grant).compiled_file();
+        let folders = request.folders.iter().map(AsFd::as_fd).chain(socket.as_ref().map(AsFd::as_fd));
+        // The code comes first: a child at its limit on descriptors loses the last ones, and must not load another file.
+        let handles = std::iter::once(code.as_fd()).chain(folders).collect::<Vec<_>>();
         self.channel.set_receive_limit(max_report_bytes(grant));
         self.channel.send(&request.job, &handles).await?;
         // The next child is forked while this one runs. Measured on two cores: forking it only after the run is slower,

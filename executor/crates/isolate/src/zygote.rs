@@ -1,13 +1,13 @@
 //! The zygote: a process with everything ready for a guest, which forks a copy of itself for each run.
 //!
-//! It has one thread, the engine, the linkers and the compiled tools, and nothing of the server: no socket but the one
-//! to the server, no key, no file. It ends when the server closes that socket, and its children end with it.
+//! It has one thread, the engine, the linkers and some of the compiled tools, and nothing of the server: no socket but the
+//! one to the server, no key, no file. It ends when the server closes that socket, and its children end with it.
 
-use super::channel::{FromZygote, ToZygote, VERSION, receive, send};
+use super::channel::{CodeForm, FromZygote, ToZygote, VERSION, receive, send};
 use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{ForkSide, close_inherited, fork, reap};
-use a2g_sandbox::{Artifact, Code, Sandbox};
+use a2g_sandbox::{Artifact, Sandbox};
 use a2g_types::error_chain::ErrorChain;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -18,9 +18,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+/// The reason for a missing descriptor: the kernel discards those for which a process has no number left.
+const NO_DESCRIPTOR: &str = "the process has reached its limit on open descriptors (`RLIMIT_NOFILE`)";
+
 /// The state of a zygote, which its children inherit.
 pub(super) struct ZygoteState {
     pub(super) sandbox: Sandbox,
+    /// The tools that it keeps loaded.
     pub(super) tools: BTreeMap<String, Artifact>,
     /// `/dev/null`, which replaces a child's standard streams.
     pub(super) null: File,
@@ -56,7 +60,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     if !receive_hello(&control)? {
         return Ok(());
     }
-    let Some(state) = confine_and_load(&control, meters_fuel, changes_users)? else { return Ok(()) };
+    let Some(mut state) = confine_and_load(&control, meters_fuel, changes_users)? else { return Ok(()) };
     let mut children: Vec<ForkedChild> = Vec::new();
     loop {
         // Ended children are reaped before another is forked, because an outcome may wait for the exit.
@@ -71,11 +75,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
         match receive(&control)? {
             Some((ToZygote::Fork { child }, handles)) => {
                 let Ok([socket]) = <[OwnedFd; 1]>::try_from(handles) else {
-                    refuse(
-                        &control,
-                        child,
-                        &"the zygote has reached its limit on open descriptors (`RLIMIT_NOFILE`)",
-                    )?;
+                    refuse(&control, child, &NO_DESCRIPTOR)?;
                     continue;
                 };
                 // The child belongs to this process and not to the server: glibc does not support `CLONE_PARENT`.
@@ -89,12 +89,30 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
                     Err(error) => refuse(&control, child, &error)?,
                 }
             }
-            Some((ToZygote::Hello { .. } | ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => {
+            Some((ToZygote::Load { tool, form }, handles)) => {
+                // If this fails, the children of the tool try it again, and one of them reports the reason.
+                if let Ok(artifact) = load(&state.sandbox, form, handles) {
+                    state.tools.insert(tool, artifact);
+                }
+            }
+            Some((ToZygote::Unload { tool }, _)) => drop(state.tools.remove(&tool)),
+            Some((ToZygote::Hello { .. } | ToZygote::Check { .. } | ToZygote::Start { .. }, _)) => {
                 return Err(unexpected_message());
             }
             None => return Ok(()),
         }
     }
+}
+
+/// Loads and links a tool from the files of its code. The error is the reason as text.
+pub(super) fn load(
+    sandbox: &Sandbox,
+    form: CodeForm,
+    handles: Vec<OwnedFd>,
+) -> std::result::Result<Artifact, String> {
+    let files = handles.into_iter().map(File::from).collect::<Vec<_>>();
+    let code = form.code(&files).ok_or(NO_DESCRIPTOR)?;
+    sandbox.load(code).map_err(|error| ErrorChain(&error).to_string())
 }
 
 /// An I/O error with a confinement error's message and cause.
@@ -115,9 +133,14 @@ fn receive_hello(control: &UnixStream) -> Result<bool> {
                 format!("the server sends messages of version {version}, and this program reads {VERSION}");
             Err(Error::new(ErrorKind::InvalidData, message))
         }
-        Some((ToZygote::Load { .. } | ToZygote::Start { .. } | ToZygote::Fork { .. }, _)) => {
-            Err(unexpected_message())
-        }
+        Some((
+            ToZygote::Load { .. }
+            | ToZygote::Check { .. }
+            | ToZygote::Unload { .. }
+            | ToZygote::Start { .. }
+            | ToZygote::Fork { .. },
+            _,
+        )) => Err(unexpected_message()),
         None => Ok(false),
     }
 }
@@ -131,39 +154,35 @@ fn confine_and_load(
     let sandbox = Sandbox::builder().meters_fuel(meters_fuel).build();
     let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(confine_io_error)?;
-    // The process is confined before it loads any code of a tool. Only the system call filter is applied afterwards:
-    // the filter forbids making memory executable.
+    // The process is confined before it loads any code of a tool.
     confinement.confine_zygote(changes_users).map_err(confine_io_error)?;
+    confinement.filter_system_calls().map_err(confine_io_error)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
     let (largest_file, handles) = loop {
         match receive(control)? {
-            Some((ToZygote::Load { tool, component, contract }, handles)) => {
-                let mut files = handles.into_iter().map(File::from);
-                let module = files.next().ok_or_else(unexpected_message)?;
-                let componentised = files.next();
-                let compiled = if component { Code::component(&module) } else { Code::module(&module) };
-                let code = match &componentised {
-                    Some(file) => compiled.componentised(file),
-                    None => compiled,
-                };
-                unusable.push(match sandbox.load(code.contract(contract.into())) {
+            Some((ToZygote::Load { tool, form }, handles)) => {
+                unusable.push(match load(&sandbox, form, handles) {
                     Ok(artifact) => {
                         tools.insert(tool, artifact);
                         None
                     }
-                    Err(error) => Some(ErrorChain(&error).to_string()),
+                    Err(reason) => Some(reason),
                 });
+            }
+            Some((ToZygote::Check { form }, handles)) => {
+                unusable.push(load(&sandbox, form, handles).err());
             }
             Some((ToZygote::Start { largest_file, handles }, _)) => {
                 break (largest_file, handles);
             }
-            Some((ToZygote::Hello { .. } | ToZygote::Fork { .. }, _)) => return Err(unexpected_message()),
+            Some((ToZygote::Hello { .. } | ToZygote::Unload { .. } | ToZygote::Fork { .. }, _)) => {
+                return Err(unexpected_message());
+            }
             None => return Ok(None),
         }
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    confinement.filter_system_calls().map_err(confine_io_error)?;
     send(control, &FromZygote::Ready { unusable }, &[])?;
     Ok(Some(ZygoteState { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
 }

@@ -11,12 +11,13 @@ use super::PreforkConfig;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote, VERSION};
 use super::error::ChildError;
+use super::tool_images::{KeptChange, ToolImages};
 use a2g_runtime::spawn;
 use a2g_runtime::timer_now;
+use a2g_types::ident::ToolName;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
-use std::collections::{HashMap, VecDeque};
-use std::fs::File;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -38,10 +39,13 @@ const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 /// A child, or the reason why it could not be forked.
 pub(super) type ChildResult = std::result::Result<Child, ChildError>;
 
-/// A tool in the form in which every zygote receives it.
-pub(super) struct ToolImage {
-    pub(super) message: ToZygote,
-    pub(super) files: Vec<File>,
+/// The tools that a new zygote tries to load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TriedTools {
+    /// All of the catalogue.
+    All,
+    /// Those that it keeps.
+    Kept,
 }
 
 /// A running zygote. The zygote lives as long as its handle or one of its children.
@@ -106,14 +110,15 @@ impl ZygoteHandle {
         }
     }
 
-    /// Starts a zygote with `tools` that forks `children` ahead of time. Returns, for each tool, the reason why it
-    /// cannot run, or `None` if it can.
+    /// Starts a zygote that keeps some of `tools` and forks `children` ahead of time. Returns those of the `tried` tools
+    /// that cannot run, with the reasons.
     pub(super) async fn start(
-        tools: &[ToolImage],
+        tools: &Arc<ToolImages>,
+        tried: TriedTools,
         settings: &PreforkConfig,
         children: usize,
         cgroups: Option<Arc<Cgroups>>,
-    ) -> Result<(Self, Vec<Option<String>>)> {
+    ) -> Result<(Self, Vec<(ToolName, String)>)> {
         let (ours, theirs) = UnixStream::pair()?;
         // The running program itself, even if its file has been replaced since.
         let mut zygote = Command::new("/proc/self/exe")
@@ -129,10 +134,10 @@ impl ZygoteHandle {
             spawn::spawn_run_task(log_stderr(Receiver::from_owned_fd(stderr.into())?));
         }
         let mut control = Channel::to_zygote(ours)?;
-        let ready =
-            async { tokio::time::timeout(MAX_START_TIME, send_tools(&mut control, tools, settings)).await? };
-        let unusable = match ready.await {
-            Ok(unusable) => unusable,
+        let loading = send_tools(&mut control, tools, tried, settings);
+        let ready = async { tokio::time::timeout(MAX_START_TIME, loading).await? };
+        let LoadedTools { kept, unusable } = match ready.await {
+            Ok(loaded) => loaded,
             Err(error) => {
                 let _may_have_ended = zygote.kill();
                 zygote.wait()?;
@@ -155,6 +160,8 @@ impl ZygoteHandle {
             pending: HashMap::new(),
             children: HashMap::new(),
             cgroups,
+            tools: Arc::clone(tools),
+            kept,
         };
         let control_task = spawn::spawn_run_task(async move {
             if let Err(error) = controller.run().await {
@@ -240,21 +247,41 @@ impl ZygoteHandle {
     }
 }
 
+/// The tools that a new zygote has loaded.
+struct LoadedTools {
+    /// The names of those that it keeps.
+    kept: BTreeSet<ToolName>,
+    /// Those that cannot run, with the reasons.
+    unusable: Vec<(ToolName, String)>,
+}
+
 /// Sends a new zygote its tools, and waits until it has loaded them.
 async fn send_tools(
     control: &mut Channel,
-    tools: &[ToolImage],
+    tools: &ToolImages,
+    tried: TriedTools,
     settings: &PreforkConfig,
-) -> Result<Vec<Option<String>>> {
+) -> Result<LoadedTools> {
     control.send(&ToZygote::Hello { version: VERSION }, &[]).await?;
-    for ToolImage { message, files } in tools {
-        let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
-        control.send(message, &files).await?;
+    let kept = tools.kept();
+    let mut sent = Vec::new();
+    for image in tools.all() {
+        let message = match tried {
+            TriedTools::All | TriedTools::Kept if kept.contains(&image.name) => image.load_message(),
+            TriedTools::All => image.check_message(),
+            TriedTools::Kept => continue,
+        };
+        control.send(&message, &image.files()).await?;
+        sent.push(image.name.clone());
     }
     let PreforkConfig { largest_file, handles, .. } = *settings;
     control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
     match control.receive().await? {
-        Some(FromZygote::Ready { unusable }) => Ok(unusable),
+        Some(FromZygote::Ready { unusable: reasons }) => {
+            let results = sent.into_iter().zip(reasons);
+            let unusable = results.filter_map(|(tool, reason)| Some((tool, reason?)));
+            Ok(LoadedTools { kept, unusable: unusable.collect() })
+        }
         Some(_) | None => Err(Error::new(ErrorKind::UnexpectedEof, "the zygote did not start")),
     }
 }
@@ -284,6 +311,9 @@ struct ZygoteController {
     unanswered_since: Option<Instant>,
     children: HashMap<u64, ChildEntry>,
     cgroups: Option<Arc<Cgroups>>,
+    tools: Arc<ToolImages>,
+    /// The tools that the zygote was told to keep.
+    kept: BTreeSet<ToolName>,
 }
 
 /// The state of a child until it is reaped.
@@ -309,8 +339,7 @@ impl ZygoteController {
                         Ok((ours, theirs)) => {
                             self.pending.insert(next_child, ours);
                             self.unanswered_since.get_or_insert_with(timer_now);
-                            let fork = ToZygote::Fork { child: next_child };
-                            tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
+                            tokio::time::timeout(MAX_ANSWER_TIME, self.request_child(next_child, theirs)).await??;
                         }
                         Err(error) => drop(self.results.send(Err(error.into()))),
                     }
@@ -327,6 +356,20 @@ impl ZygoteController {
                 }
             }
         }
+    }
+
+    /// Requests a child that has the tools that are kept now.
+    async fn request_child(&mut self, child: u64, socket: UnixStream) -> Result<()> {
+        let KeptChange { removed, added } = self.tools.change_from(&self.kept);
+        for tool in removed {
+            self.control.send(&ToZygote::Unload { tool: tool.to_string() }, &[]).await?;
+            self.kept.remove(&tool);
+        }
+        for image in added {
+            self.control.send(&image.load_message(), &image.files()).await?;
+            self.kept.insert(image.name.clone());
+        }
+        self.control.send(&ToZygote::Fork { child }, &[socket.as_fd()]).await
     }
 
     /// Moves a new child into a control group. Returns `None` if no cgroup is delegated to the server.

@@ -10,18 +10,17 @@
 //! its first children are ready.
 
 use super::cgroup::Cgroups;
-use super::channel::ToZygote;
 use super::error::ChildError;
 use super::reuse::ReuseLimits;
+use super::tool_images::{ToolImage, ToolImages};
 use super::user::RunAs;
-use super::zygote_handle::{Child, ChildResult, Refill, ToolImage, ZygoteHandle};
+use super::zygote_handle::{Child, ChildResult, Refill, TriedTools, ZygoteHandle};
 use super::{Module, PreforkConfig};
 use a2g_runtime::spawn;
 use a2g_runtime::timer_now;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use std::convert::Infallible;
-use std::fs::File;
 use std::io::Result;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -34,7 +33,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 const ZYGOTE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 pub(super) struct ZygotePool {
-    tools: Vec<ToolImage>,
+    tools: Arc<ToolImages>,
     settings: PreforkConfig,
     cgroups: Option<Arc<Cgroups>>,
     current: Mutex<Option<Arc<ZygoteHandle>>>,
@@ -45,18 +44,21 @@ pub(super) struct ZygotePool {
 }
 
 impl ZygotePool {
-    /// Starts a zygote with `tools`. Returns the tools that it cannot run, with the reasons.
+    /// Starts a zygote with these tools. Returns those that it cannot run, with the reasons.
     pub(super) async fn start(
-        tools: &[Module<'_>],
+        modules: &[Module<'_>],
         settings: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Arc<Self>, Vec<(ToolName, String)>)> {
-        let images = tools.iter().map(tool_image).collect::<Result<Vec<_>>>()?;
+        let tools = Arc::new(ToolImages::new(modules)?);
         let (open, closed) = oneshot::channel();
         let current = Mutex::default();
         let replacement_due = Arc::default();
-        let pool = Arc::new(Self { tools: images, settings, cgroups, current, replacement_due, _open: open });
-        let (zygote, unusable) = pool.start_zygote(settings.children()).await?;
+        let pool = Arc::new(Self { tools, settings, cgroups, current, replacement_due, _open: open });
+        let (zygote, unusable) = pool.start_zygote(TriedTools::All, settings.children()).await?;
+        for (tool, _) in &unusable {
+            pool.tools.forget(tool);
+        }
         // The first zygote shows which tools can be loaded; with fresh layouts, that is its only use.
         let zygote = if settings.fresh_layout { pool.handle_with_zygote_per_child() } else { zygote };
         *pool.current.lock().await = Some(Arc::new(zygote));
@@ -67,9 +69,12 @@ impl ZygotePool {
                 closed,
             ));
         }
-        let unusable = tools.iter().zip(unusable);
-        let unusable = unusable.filter_map(|(tool, reason)| Some((tool.name.clone(), reason?))).collect();
         Ok((pool, unusable))
+    }
+
+    /// The tool with this name, in the form in which a child receives it.
+    pub(super) fn image(&self, tool: &ToolName) -> Option<Arc<ToolImage>> {
+        self.tools.get(tool)
     }
 
     /// The configured number of waiting children.
@@ -87,12 +92,15 @@ impl ZygotePool {
         self.settings.run_as
     }
 
-    /// Takes a child that is already waiting and alive; `None` if there is none. Returns an error if the child could
-    /// not be forked.
-    pub(super) fn try_take_child(&self) -> Option<std::result::Result<(Child, Refill), ChildError>> {
+    /// Takes a child that is already waiting and alive, for a run of `tool`; `None` if there is none. Returns an error if
+    /// the child could not be forked.
+    pub(super) fn try_take_child(
+        &self,
+        tool: &ToolName,
+    ) -> Option<std::result::Result<(Child, Refill), ChildError>> {
         let zygote = self.current_zygote()?;
         let result = zygote.try_take_child()?;
-        let refill = self.count_run(zygote);
+        let refill = self.count_run(zygote, tool);
         match result {
             Ok(child) if child.is_alive() => Some(Ok((child, refill))),
             Ok(_killed_while_it_waited) => None,
@@ -100,8 +108,11 @@ impl ZygotePool {
         }
     }
 
-    /// Takes a waiting child, or the next one that is forked.
-    pub(super) async fn take_child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), ChildError> {
+    /// Takes a waiting child, or the next one that is forked, for a run of `tool`.
+    pub(super) async fn take_child(
+        self: &Arc<Self>,
+        tool: &ToolName,
+    ) -> std::result::Result<(Child, Refill), ChildError> {
         loop {
             let zygote = match self.current_zygote() {
                 Some(zygote) => zygote,
@@ -119,7 +130,7 @@ impl ZygotePool {
                 () = zygote.wait_retired() => continue,
             };
             match result.ok_or(ChildError::ZygoteEnded)? {
-                Ok(child) if child.is_alive() => return Ok((child, self.count_run(zygote))),
+                Ok(child) if child.is_alive() => return Ok((child, self.count_run(zygote, tool))),
                 Ok(_killed_while_it_waited) => zygote.request_child(),
                 Err(error) => {
                     // The configured number of children is then waiting again as soon as resources allow.
@@ -131,7 +142,8 @@ impl ZygotePool {
         }
     }
 
-    fn count_run(&self, zygote: Arc<ZygoteHandle>) -> Refill {
+    fn count_run(&self, zygote: Arc<ZygoteHandle>, tool: &ToolName) -> Refill {
+        self.tools.note_run(tool);
         let refill = Arc::clone(&zygote).count_run();
         if zygote.runs() >= self.settings.renew_runs {
             self.replacement_due.notify_one();
@@ -153,7 +165,8 @@ impl ZygotePool {
             Some(zygote) if zygote.is_alive() => Ok(Arc::clone(zygote)),
             Some(_) | None => {
                 tracing::warn!("no zygote is alive: a new one is started");
-                let (zygote, _unusable) = self.start_zygote(self.settings.children()).await?;
+                let (zygote, _unusable) =
+                    self.start_zygote(TriedTools::Kept, self.settings.children()).await?;
                 Ok(Arc::clone(current.insert(Arc::new(zygote))))
             }
         }
@@ -167,8 +180,12 @@ impl ZygotePool {
         }
     }
 
-    async fn start_zygote(&self, children: usize) -> Result<(ZygoteHandle, Vec<Option<String>>)> {
-        ZygoteHandle::start(&self.tools, &self.settings, children, self.cgroups.clone()).await
+    async fn start_zygote(
+        &self,
+        tried: TriedTools,
+        children: usize,
+    ) -> Result<(ZygoteHandle, Vec<(ToolName, String)>)> {
+        ZygoteHandle::start(&self.tools, tried, &self.settings, children, self.cgroups.clone()).await
     }
 
     /// The time at which the current zygote is due for replacement: now, if it has served `renew_runs` runs.
@@ -186,7 +203,7 @@ impl ZygotePool {
 
     /// Replaces the current zygote.
     async fn replace_zygote(&self) -> Result<()> {
-        let (next, _unusable) = self.start_zygote(self.settings.children()).await?;
+        let (next, _unusable) = self.start_zygote(TriedTools::Kept, self.settings.children()).await?;
         // The lock is not held meanwhile: runs take children of the old zygote until those of the new one are ready.
         next.warm_up(self.settings.children()).await?;
         let old = self.current.lock().await.replace(Arc::new(next));
@@ -201,7 +218,7 @@ impl ZygotePool {
     fn handle_with_zygote_per_child(self: &Arc<Self>) -> ZygoteHandle {
         // A zygote may not start programs (its system calls are filtered), and a child that the server starts directly
         // would be killed (`PR_SET_PDEATHSIG`) when the server's thread that started it ends. One zygote per child
-        // keeps confinement, reaping and killing the same, at the cost of starting a program that loads the catalogue.
+        // keeps confinement, reaping and killing the same, at the cost of starting a program that loads tools.
         let (fork, mut fork_requests) = mpsc::unbounded_channel();
         let (children, ready) = mpsc::unbounded_channel();
         for _ in 0..self.settings.children() {
@@ -227,7 +244,7 @@ impl ZygotePool {
 
     /// Starts a zygote and takes its only child; the two end together.
     async fn start_single_child(&self) -> ChildResult {
-        let (zygote, _unusable) = self.start_zygote(1).await?;
+        let (zygote, _unusable) = self.start_zygote(TriedTools::Kept, 1).await?;
         zygote.take_child().await.unwrap_or(Err(ChildError::ZygoteEnded))
     }
 }
@@ -254,11 +271,4 @@ async fn replace_due_zygotes(
             tokio::time::sleep(ZYGOTE_RETRY_DELAY).await;
         }
     }
-}
-
-/// The message and the files by which a zygote receives a tool.
-fn tool_image(tool: &Module<'_>) -> Result<ToolImage> {
-    let message = ToZygote::load(tool.name, tool.code.is_component(), tool.code.expected_contract());
-    let files = tool.code.files().map(File::try_clone);
-    Ok(ToolImage { message, files: files.collect::<Result<_>>()? })
 }

@@ -2,6 +2,7 @@
 
 use super::state::StoreState;
 use super::{engine, typed};
+use a2g_capability::Grant;
 use a2g_types::error_chain::BoxedError;
 use a2g_types::tool::Contract;
 use std::fs::File;
@@ -73,9 +74,28 @@ impl<'a> Code<'a> {
         self
     }
 
-    /// The files of the code, the one of [`Self::componentised`] last.
-    pub fn files(&self) -> impl Iterator<Item = &'a File> + use<'a> {
-        std::iter::once(self.compiled).chain(self.componentised)
+    /// The part of the code that runs under `grant`. A core module with a component needs only one of the two.
+    // `run` chooses in the same way, for an artifact that has both.
+    #[must_use]
+    pub fn for_grant(self, grant: &Grant) -> Self {
+        match self.componentised {
+            Some(compiled) if !grant.has_only_whole_trees() => {
+                Self::component(compiled).contract(self.contract)
+            }
+            Some(_) | None => Self { componentised: None, ..self },
+        }
+    }
+
+    /// The file of the module or component.
+    #[must_use]
+    pub fn compiled_file(&self) -> &'a File {
+        self.compiled
+    }
+
+    /// The file that [`Self::componentised`] has set.
+    #[must_use]
+    pub fn componentised_file(&self) -> Option<&'a File> {
+        self.componentised
     }
 
     /// `true` for a component.

@@ -2,7 +2,9 @@
 
 use super::bench::{Bench, HARMLESS};
 use harness::guests::Guest;
-use harness::{HttpClient, Options, Tool, children_of, eventually, isolation, parent_of, program};
+use harness::{
+    HttpClient, Options, Tool, children_of, eventually, isolation, parent_of, print_skipped, program,
+};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -301,6 +303,36 @@ fn deadlines_are_met_within_100_ms() {
     });
 }
 
+/// Number of files with the code of tools that a process has mapped. None if only root sees it.
+fn mapped_code_files(pid: u32) -> Option<usize> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let is_code = |line: &&str| line.contains(" r-xp ") && line.contains("/memfd:a2g-code");
+    Some(maps.lines().filter(is_code).count())
+}
+
+#[test]
+fn a_zygote_maps_few_of_many_tools_and_all_of_them_run() {
+    // A zygote keeps 32 of them, each as a core module and as a component.
+    let names = (0_u64..40).map(|number| (number % 8, format!("tool{number}"))).collect::<Vec<_>>();
+    let guests = names.iter().map(|(note, name)| {
+        let body = format!("(call $note (i32.const {note}))");
+        (name.as_str(), Guest::new(body))
+    });
+    let bench = Bench::start_with(options(), guests).undisturbed();
+    let assert_few_are_mapped = || match mapped_code_files(zygote_of(&bench)) {
+        Some(count) => assert!((1..=2 * 32).contains(&count), "{count}"),
+        None => print_skipped("only root sees what a zygote has mapped"),
+    };
+    assert_few_are_mapped();
+    // The first scope is enforced in a core module, the second in a component.
+    for scope in ["/workspace/**", "/workspace/*.txt"] {
+        for (note, name) in names.iter().rev() {
+            assert_eq!(bench.call(name).scope(scope).send().success().notes(), [*note], "{name} {scope}");
+        }
+        assert_few_are_mapped();
+    }
+}
+
 /// A zygote that is sent one message, and then nothing.
 fn start_zygote_with(message: &str) -> (std::process::ExitStatus, String) {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
@@ -318,9 +350,9 @@ fn start_zygote_with(message: &str) -> (std::process::ExitStatus, String) {
 
 #[test]
 fn a_zygote_accepts_messages_of_its_own_version_only() {
-    assert!(start_zygote_with(r#"{"Hello":{"version":1}}"#).0.success());
-    let (status, said) = start_zygote_with(r#"{"Hello":{"version":2}}"#);
-    assert!(!status.success() && said.contains("messages of version 2"), "{status} {said}");
+    assert!(start_zygote_with(r#"{"Hello":{"version":2}}"#).0.success());
+    let (status, said) = start_zygote_with(r#"{"Hello":{"version":3}}"#);
+    assert!(!status.success() && said.contains("messages of version 3"), "{status} {said}");
     let (status, _) = start_zygote_with(r#"{"Start":{"largest_file":1,"handles":32}}"#);
     assert!(!status.success(), "a zygote started without a version");
 }
