@@ -90,12 +90,24 @@ impl JournalEntry {
             Self::Extend(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
     }
+
+    /// `true` if a power failure may lose the entry until a later one is synced.
+    fn may_wait_for_sync(&self) -> bool {
+        // Without an acknowledgement, the report is sent again, as after a crash before this entry is written.
+        matches!(self, Self::Delivered(..))
+            || matches!(self, Self::Start(start, _) if start.sync == CommitSync::WithNext)
+    }
 }
 
 /// The sync that a transaction with these entries needs.
 fn sync_of(batch: &[JournalEntry]) -> CommitSync {
-    let may_wait = |entry: &JournalEntry| matches!(entry, JournalEntry::Start(start, _) if start.sync == CommitSync::WithNext);
-    if batch.iter().all(may_wait) { CommitSync::WithNext } else { CommitSync::Now }
+    // Acknowledgements alone are synced: no end of a run may follow them for long.
+    let has_start = batch.iter().any(|entry| matches!(entry, JournalEntry::Start(..)));
+    if has_start && batch.iter().all(JournalEntry::may_wait_for_sync) {
+        CommitSync::WithNext
+    } else {
+        CommitSync::Now
+    }
 }
 
 /// The result of an entry.
@@ -457,6 +469,41 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::ident::{AgentDid, ToolName};
+
+    /// The start of a new run, and the receiver of its reply.
+    fn start(sync: CommitSync) -> (JournalEntry, oneshot::Receiver<Result<StartReply, NoSpaceError>>) {
+        let (reply, answer) = oneshot::channel();
+        let start = StartRecord {
+            intent: IntentId::random(),
+            agent: AgentDid::parse("did:a:b").unwrap(),
+            tool: ToolName::parse("t").unwrap(),
+            content: [0; 32],
+            proof: None,
+            keep_until: 0,
+            started: 0,
+            verdict: None,
+            fallback_receipt: "{}".to_owned(),
+            task: None,
+            sync,
+            arguments: None,
+        };
+        (JournalEntry::Start(Box::new(start), reply), answer)
+    }
+
+    #[test]
+    fn an_acknowledgement_does_not_make_a_start_wait_for_the_disk() {
+        let begun = |sync| start(sync).0;
+        let delivered = || JournalEntry::Delivered(RunId(1), 2);
+        for (batch, sync) in [
+            (vec![delivered(), begun(CommitSync::WithNext)], CommitSync::WithNext),
+            (vec![delivered(), begun(CommitSync::Now)], CommitSync::Now),
+            (vec![begun(CommitSync::WithNext), begun(CommitSync::Now)], CommitSync::Now),
+            (vec![delivered()], CommitSync::Now),
+        ] {
+            assert_eq!(sync_of(&batch), sync);
+        }
+    }
 
     fn resolve_as(resolution: Resolution) -> Vec<ResolvedIntent> {
         vec![ResolvedIntent {
