@@ -1,0 +1,1 @@
+//! Conflicts, the commit of changes, its recovery, and its undo.

@@ -1,0 +1,1 @@
+//! Differences between two contents, for people.
