@@ -75,7 +75,8 @@ pub use scope::{Area, ScopeError, Tree};
 // What the functions of this crate take and return, so that its users need no other crate.
 pub use a2g_types::ident::ToolName;
 pub use a2g_types::limit::{
-    Access, Bound, BudgetUsage, Budgets, ClaimedLimits, Layer, Limit, LimitMap, NetworkBudgets, Quantity,
+    Access, Bound, BudgetUsage, Budgets, ClaimedLimits, FileEffects, Layer, Limit, LimitMap, NetworkBudgets,
+    Quantity,
 };
 pub use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 pub use a2g_types::tool::CallTargets;
