@@ -1,7 +1,7 @@
 //! Effects before approval: the file changes of a program are kept apart from the originals, shown to people, and then
 //! committed or discarded as a whole.
 //!
-//! A view answers a program's file calls. It reads the originals through opened folders ([`LowerRoot`]) and never
+//! A [`View`] answers a program's file calls. It reads the originals through opened folders ([`LowerRoot`]) and never
 //! writes them: contents that the program writes are files of the private [`Upper`] folder, and all else that it changes
 //! is in the [`Table`]. Links are never followed, and every path is a folder that is open and one [`Name`] in it, so that
 //! nothing outside the roots can be reached.
@@ -23,3 +23,6 @@ pub use name::{EntryPath, MAX_NAME_BYTES, Name, NameError};
 pub use seen::{EntryKind, FileTime, MODE_BITS, Seen};
 pub use table::{MAX_TABLE_BYTES, NodeId, Table, TableError};
 pub use upper::Upper;
+pub use view::{
+    Create, How, Identity, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View,
+};

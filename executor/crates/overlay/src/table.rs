@@ -10,6 +10,7 @@
 
 mod stored;
 
+pub(crate) use stored::is_target;
 pub use stored::{MAX_TABLE_BYTES, TableError};
 
 use crate::name::{EntryPath, Name};
