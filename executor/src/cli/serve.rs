@@ -369,10 +369,11 @@ fn print_limits(config: &Config) {
         texts.collect::<Vec<_>>().join(", ")
     };
     print(format_args!(
-        "ceilings    {}, network {}, files {}",
+        "ceilings    {}, network {}, files {}, file changes {}",
         summary(|row| row.group == Group::Run),
         if ceilings.network { "allowed" } else { "off" },
-        ceilings.access.as_str()
+        ceilings.access.as_str(),
+        ceilings.effects.as_str()
     ));
     print(format_args!(
         "budgets     {}, hard-linked files {}",
