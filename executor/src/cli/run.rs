@@ -214,6 +214,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => ExitCode::FAILURE,
     }
 }
@@ -310,6 +311,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::ResultInvalid { .. }
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => {
             note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(134)

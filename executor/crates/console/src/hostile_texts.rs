@@ -139,7 +139,9 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
         End::ToolError { code, message, detail: _ } => [code, message].into_iter().for_each(&mut replace),
         End::Exited { stderr_tail, .. } => replace(stderr_tail),
         End::ResultInvalid { pointer, message } => [pointer, message].into_iter().for_each(&mut replace),
-        End::Trapped(text) | End::NotStarted(text) | End::Crashed(text) => replace(text),
+        End::Trapped(text) | End::NotStarted(text) | End::Crashed(text) | End::NotCommitted(text) => {
+            replace(text);
+        }
         End::ResultNotJson | End::LimitReached(_) | End::Aborted(_) => {}
     }
     output.logs.iter_mut().for_each(|log| replace(&mut log.message));
@@ -170,6 +172,7 @@ fn end(number: u64) -> End {
         4 => End::NotStarted(text()),
         5 => End::Crashed(text()),
         6 => End::LimitReached(Limit::Memory),
+        7 => End::NotCommitted(text()),
         _ => End::Returned(json!("").into()),
     }
 }

@@ -161,6 +161,7 @@ impl From<End> for ReportedEnd {
             | End::Trapped(_)
             | End::NotStarted(_)
             | End::Crashed(_)
+            | End::NotCommitted(_)
             | End::LimitReached(_)
             | End::Aborted(_) => Self::Other(end),
         }

@@ -112,6 +112,7 @@ pub(super) fn may_go_on_after(end: &End) -> bool {
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::LimitReached(_)
         | End::Aborted(_) => false,
     }

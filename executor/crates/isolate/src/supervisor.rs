@@ -364,7 +364,11 @@ impl Supervisor {
                 End::Crashed("it reported a deadline that has not passed".to_owned())
             }
             ReportedEnd::Other(
-                End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } | End::Aborted(_),
+                End::Returned(_)
+                | End::ToolError { .. }
+                | End::ResultInvalid { .. }
+                | End::NotCommitted(_)
+                | End::Aborted(_),
             ) => End::Crashed("it reported an end that a child may not report".to_owned()),
             ReportedEnd::Other(End::Exited { code, stderr_tail }) => {
                 End::Exited { code, stderr_tail: truncate(stderr_tail) }

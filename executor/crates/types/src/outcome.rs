@@ -119,6 +119,9 @@ pub enum End {
     NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
+    /// The tool returned a result, but its file changes could not take effect together, so none of them did. The text is
+    /// the reason.
+    NotCommitted(String),
     /// A limit ended the run.
     LimitReached(#[serde(deserialize_with = "Limit::deserialize_ending")] Limit),
     /// The run was stopped from outside.
@@ -149,7 +152,8 @@ impl End {
             | Self::ResultInvalid { .. }
             | Self::Trapped(_)
             | Self::NotStarted(_)
-            | Self::Crashed(_) => Status::Failure,
+            | Self::Crashed(_)
+            | Self::NotCommitted(_) => Status::Failure,
             Self::LimitReached(limit) if *limit == Limit::Time => Status::Timeout,
             Self::LimitReached(_) => Status::Failure,
             Self::Aborted(_) => Status::Aborted,

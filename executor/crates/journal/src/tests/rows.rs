@@ -78,6 +78,7 @@ fn ends() -> Vec<(String, End)> {
         ("trapped".to_owned(), End::Trapped("unreachable".into())),
         ("not-started".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
+        ("not-committed".to_owned(), End::NotCommitted("`/a/b` has changed".into())),
     ];
     ends.extend(Limit::ending_runs().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(limit))));
     ends.extend(AbortReason::VARIANTS.iter().map(|why| (format!("aborted/{why:?}"), End::Aborted(*why))));

@@ -219,6 +219,7 @@ enum End {
     Trapped(String),
     NotStarted(String),
     Crashed(String),
+    NotCommitted(String),
     LimitReached(#[serde(deserialize_with = "limit::Limit::deserialize_ending")] limit::Limit),
     Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
 }

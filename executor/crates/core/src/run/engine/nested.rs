@@ -556,7 +556,8 @@ fn answer(receipt: &Receipt) -> Result<CallAnswer, CallError> {
         | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
-        | End::Crashed(_) => "failed",
+        | End::Crashed(_)
+        | End::NotCommitted(_) => "failed",
     };
     let error = CallError::new(code, describe_failure(&receipt.outcome));
     Err(CallError { detail: detail(&facts_of(receipt)), ..error })
