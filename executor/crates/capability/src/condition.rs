@@ -70,7 +70,7 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
         }
         // `direct` is no condition: it excludes nothing, and another layer may set a narrower one.
         "effects" => {
-            let effects = FileEffects::parse(value).filter(|effects| !effects.is_direct());
+            let effects = FileEffects::parse(value).and_then(FileEffects::unless_direct);
             Ok(Claims { effects: Some(effects.ok_or_else(unknown)?), ..no_claims })
         }
         "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..no_claims }),

@@ -948,6 +948,12 @@ impl FileEffects {
             Self::Atomic => false,
         }
     }
+
+    /// The same; `None` for the widest, which narrows nothing. Claims, files and messages leave it out.
+    #[must_use]
+    pub fn unless_direct(self) -> Option<Self> {
+        Some(self).filter(|effects| !effects.is_direct())
+    }
 }
 
 #[cfg(test)]
@@ -957,6 +963,8 @@ mod tests {
     #[test]
     fn effects_are_read_by_their_names_and_later_ones_are_narrower() {
         assert!(FileEffects::VARIANTS.is_sorted() && FileEffects::default().is_direct());
+        assert_eq!(FileEffects::Direct.unless_direct(), None);
+        assert_eq!(FileEffects::Atomic.unless_direct(), Some(FileEffects::Atomic));
         for effects in FileEffects::VARIANTS {
             assert_eq!(FileEffects::parse(effects.as_str()), Some(*effects));
             assert_eq!(serde_json::to_value(effects).unwrap(), effects.as_str());
