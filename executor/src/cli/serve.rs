@@ -322,6 +322,7 @@ impl CheckedConfig {
 fn print_files(config: &Config) {
     let durability = config.durability.as_str();
     print_row("journal", format_args!("{}, survives: {durability}", config.journal.display()));
+    print_row("effects", config.effects.display());
     print_row("tools", config.catalog.display());
     print_row("cache", config.cache.display());
     for tool in &config.remote_tools {

@@ -46,6 +46,7 @@ pub(super) struct File {
     pub(super) trust: Trust,
     pub(super) catalog: Catalog,
     pub(super) journal: Journal,
+    pub(super) effects: Effects,
     pub(super) ceilings: Ceilings,
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
@@ -53,6 +54,12 @@ pub(super) struct File {
     pub(super) console: ConsoleSection,
     pub(super) approvals: Vec<ApprovalRuleSection>,
     pub(super) fleet: Option<Fleet>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Effects {
+    pub(super) folder: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
