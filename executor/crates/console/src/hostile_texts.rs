@@ -18,7 +18,7 @@ use a2g_types::call::{Call, Door, Priority, StoredArguments};
 use a2g_types::durability::Durability;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId, ToolName, is_display_control};
-use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit, NetworkBudgets};
+use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, NetworkBudgets};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::{
     Artifact, CallUsage, Contact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, NestedCall,
@@ -211,6 +211,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         blocked: vec![bound(String::new())],
         missing_roots: vec![String::new()],
         filesystem_emptied_by: None,
+        effects: bound(FileEffects::Atomic),
         budgets: Budgets::default(),
         spent: None,
         network: bound(true),

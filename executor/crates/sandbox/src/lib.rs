@@ -343,6 +343,7 @@ impl Execution {
                 blocked: effective_limits.blocked,
                 missing_roots: effective_limits.missing_roots,
                 filesystem_emptied_by: self.grant.emptied_by(),
+                effects: self.grant.effects(),
                 budgets: stats.budget.limits().with(Limit::Handles, effective_limits.handles),
                 spent: Some(stats.budget.usage()),
                 network: self.grant.network(),

@@ -940,6 +940,17 @@ impl FileEffects {
         Self::VARIANTS.iter().copied().find(|effects| effects.as_str() == name)
     }
 
+    /// The meaning, as the end of a sentence about a run.
+    #[must_use]
+    pub fn summary(self) -> &'static str {
+        match self {
+            Self::Direct => "each file change takes effect when the run makes it",
+            Self::Atomic => {
+                "all file changes take effect together after a successful run, and any other end leaves none of them"
+            }
+        }
+    }
+
     /// `true` if the changes take effect while the run makes them, and stay whatever its end is.
     #[must_use]
     pub fn is_direct(self) -> bool {

@@ -10,7 +10,7 @@ use crate::call::{Door, ParentRun};
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
-use crate::limit::{Access, Bound, BudgetUsage, Budgets, Limit, NetworkBudgets};
+use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::tool::ToolSignature;
 use crate::verdict::Decision;
@@ -485,6 +485,8 @@ pub struct Usage {
     pub missing_roots: Vec<String>,
     /// The layer whose limits left no part of the filesystem granted; `None` if some part is granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
+    /// The time at which file changes take effect, with the layer that set it.
+    pub effects: Bound<FileEffects>,
     /// The budgets for other host resources.
     pub budgets: Budgets,
     /// The part of the budgets that the run consumed; `None` if the run's process ended before reporting it.

@@ -315,6 +315,7 @@ fn plain_grant() -> GrantSummary {
         areas: Vec::new(),
         blocked_paths: Vec::new(),
         access: Bound { value: Access::ReadOnly, layer: Layer::Verdict },
+        effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
         calls: None,
     }
 }

@@ -317,6 +317,8 @@ struct Usage {
     missing_roots: Vec<String>,
     #[serde(with = "optional_layer")]
     filesystem_emptied_by: Option<limit::Layer>,
+    #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
+    effects: limit::Bound<limit::FileEffects>,
     #[serde(with = "budgets")]
     budgets: limit::Budgets,
     #[serde(with = "budgets::spent")]
@@ -379,6 +381,32 @@ enum Access {
     ReadWrite,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Bound<limit::FileEffects>")]
+struct BoundEffects {
+    #[serde(with = "FileEffects")]
+    value: limit::FileEffects,
+    #[serde(with = "Layer")]
+    layer: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::FileEffects")]
+enum FileEffects {
+    Direct,
+    Atomic,
+}
+
+/// The effects of a record that does not name them: no layer has set narrower ones than the executor's own.
+fn direct() -> limit::Bound<limit::FileEffects> {
+    limit::Bound { value: limit::FileEffects::Direct, layer: limit::Layer::Executor }
+}
+
+/// `true` for the effects that a record leaves out.
+fn is_direct(effects: &limit::Bound<limit::FileEffects>) -> bool {
+    *effects == direct()
+}
+
 // A member added by a later version may be a limit, so such a record is refused rather than read without it.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "grant::GrantSummary", deny_unknown_fields)]
@@ -413,6 +441,8 @@ struct ShownGrant {
     blocked_paths: Vec<limit::Bound<String>>,
     #[serde(with = "BoundAccess")]
     access: limit::Bound<limit::Access>,
+    #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
+    effects: limit::Bound<limit::FileEffects>,
     #[serde(with = "optional_call_limits")]
     calls: Option<grant::CallSummary>,
 }
@@ -449,6 +479,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             areas,
             blocked_paths,
             access,
+            effects,
             calls,
         } = stored;
         // A limit that the person was not shown allows nothing.
@@ -464,6 +495,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             areas,
             blocked_paths,
             access,
+            effects,
             calls,
         }
     }
@@ -724,6 +756,26 @@ mod tests {
             let text = serde_json::to_string(&Stored(metrics)).unwrap();
             assert_eq!(text.contains("earlier_runs"), stored, "{text}");
             assert_eq!(serde_json::from_str::<Stored>(&text).unwrap().0, metrics);
+        }
+    }
+
+    #[test]
+    fn effects_are_stored_unless_they_are_direct() {
+        #[derive(Serialize, Deserialize)]
+        struct Stored {
+            #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
+            effects: limit::Bound<limit::FileEffects>,
+        }
+
+        let atomic = limit::Bound { value: limit::FileEffects::Atomic, layer: limit::Layer::Condition };
+        let set = limit::Bound { layer: limit::Layer::Operator, ..direct() };
+        for (effects, text) in [
+            (direct(), "{}"),
+            (atomic, r#"{"effects":{"value":"Atomic","layer":"Condition"}}"#),
+            (set, r#"{"effects":{"value":"Direct","layer":"Operator"}}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&Stored { effects }).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Stored>(text).unwrap().effects, effects);
         }
     }
 

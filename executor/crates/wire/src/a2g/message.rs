@@ -255,9 +255,21 @@ pub(super) struct UsageMessage<'a> {
     pub(super) contacted_truncated: Option<bool>,
     pub(super) denied: Vec<DenialMessage<'a>>,
     pub(super) denied_truncated: bool,
+    /// The file changes of a run that are kept apart until its end; absent when each took effect at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects: Option<EffectsMessage>,
     /// The run's process; absent when it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<ProcessUsage>,
+}
+
+/// The file changes of a run that are kept apart until its end.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Effects")]
+pub(super) struct EffectsMessage {
+    /// The time at which they take effect.
+    pub(super) mode: WireName<FileEffects>,
+    pub(super) set_by: WireName<Layer>,
 }
 
 /// The run's process.

@@ -3,7 +3,7 @@
 
 use super::message;
 use super::schema::{UpTo, WireName};
-use a2g_types::limit::{Bound, Layer};
+use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::num::NonZeroU32;
@@ -20,6 +20,7 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         blocked,
         missing_roots,
         filesystem_emptied_by,
+        effects,
         budgets,
         spent,
         network,
@@ -44,8 +45,15 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
+        effects: effects_message(*effects),
         process: process_usage(metrics),
     }
+}
+
+/// The time of the file changes; `None` if each took effect when the run made it.
+fn effects_message(Bound { value, layer }: Bound<FileEffects>) -> Option<message::EffectsMessage> {
+    let mode = value.unless_direct()?;
+    Some(message::EffectsMessage { mode: WireName(mode), set_by: WireName(layer) })
 }
 
 fn process_usage(metrics: &RunMetrics) -> Option<message::ProcessUsage> {
