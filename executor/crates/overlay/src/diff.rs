@@ -215,7 +215,9 @@ impl HunkLines<'_> {
         let old = old.get(operation.old_range()).unwrap_or_default();
         let new = new.get(operation.new_range()).unwrap_or_default();
         match operation.tag() {
-            DiffTag::Equal => old.iter().for_each(|line| self.push(Line::Same((*line).to_owned()), line.len())),
+            DiffTag::Equal => {
+                old.iter().for_each(|line| self.push(Line::Same((*line).to_owned()), line.len()))
+            }
             DiffTag::Delete | DiffTag::Insert | DiffTag::Replace => {
                 for line in old {
                     *self.room = self.room.saturating_sub(line.len());
@@ -257,11 +259,8 @@ fn compare_bytes(old: Option<&File>, new: Option<&File>) -> Result<Vec<ByteRange
         find_ranges(old, new, compared, &mut found)?;
     }
     if old_bytes != new_bytes || compared < shared {
-        let rest = ByteRange {
-            start: compared,
-            old_bytes: old_bytes - compared,
-            new_bytes: new_bytes - compared,
-        };
+        let rest =
+            ByteRange { start: compared, old_bytes: old_bytes - compared, new_bytes: new_bytes - compared };
         found.push(rest);
     }
     Ok(found)

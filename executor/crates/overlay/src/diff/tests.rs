@@ -21,7 +21,8 @@ fn compare(old: &[u8], new: &[u8], max_bytes: usize) -> Difference {
 fn text_is_shown_as_diff_shows_it() {
     let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
     let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\nten";
-    let expected = "@@ -2,8 +2,9 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n 9\n+ten\n\\ No newline at end of file\n";
+    let expected =
+        "@@ -2,8 +2,9 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n 9\n+ten\n\\ No newline at end of file\n";
     assert_eq!(compare(old.as_bytes(), new.as_bytes(), 1000).to_unified(), expected);
     assert_eq!(compare(old.as_bytes(), old.as_bytes(), 1000), Difference::Text(Vec::new()));
     let created = Difference::of(None, Some(&file(b"a\n")), budget(1000)).unwrap();
