@@ -11,18 +11,28 @@
 mod commit;
 mod diff;
 mod effects;
+mod hash;
 mod lower;
 mod name;
+mod places;
 mod seen;
 mod table;
 mod upper;
 mod view;
 
+pub use commit::{
+    CommitError, Conflict, ConflictKind, Disk, Folders, Recovered, commit, discard, forget, recover, size_of, undo,
+};
+pub use diff::{
+    ByteRange, DiffBudget, Difference, Hunk, Line, MAX_BYTE_RANGES, MAX_COMPARED_BYTES, MAX_TEXT_BYTES, MAX_TEXT_LINES,
+};
+pub use effects::{
+    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, NewContent, NewEntry, Read,
+};
+pub use hash::Sha256;
 pub use lower::{Access, LowerRoot};
 pub use name::{EntryPath, MAX_NAME_BYTES, Name, NameError};
 pub use seen::{EntryKind, FileTime, MODE_BITS, Seen};
 pub use table::{MAX_TABLE_BYTES, NodeId, Table, TableError};
 pub use upper::Upper;
-pub use view::{
-    Create, How, Identity, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View,
-};
+pub use view::{Create, How, Identity, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View};
