@@ -197,6 +197,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         contacted_truncated: false,
     };
     let usage = Usage {
+        changes: None,
         start_memory_bytes: None,
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
         cpu: bound(CpuPercent::new(100).unwrap()),

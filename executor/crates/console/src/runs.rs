@@ -363,7 +363,10 @@ fn limits(receipt: &Receipt) -> Markup {
             }
             @if let Some(effects) = usage.effects.value.unless_direct() {
                 dt { "File changes" }
-                dd { (effects.as_str()) ", set by " (by(usage.effects.layer)) }
+                dd {
+                    (effects.as_str()) ", set by " (by(usage.effects.layer))
+                    @if let Some(changes) = usage.changes { "; " (changes.count) " took effect" }
+                }
             }
             dt { "Network" }
             dd {

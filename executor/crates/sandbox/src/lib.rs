@@ -350,6 +350,7 @@ impl Execution {
                 network_used: self.network.usage(),
                 denied,
                 denied_truncated,
+                changes: None,
                 start_memory_bytes: None,
             },
         }

@@ -12,7 +12,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::tool::ToolSignature;
+use crate::tool::{Digest, ToolSignature};
 use crate::verdict::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -466,6 +466,15 @@ pub struct NetworkUsage {
     pub contacted_truncated: bool,
 }
 
+/// The file changes of a run that took effect together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileChanges {
+    /// The number of changed files, folders and links.
+    pub count: u64,
+    /// The hash of all changes, and of the state of the originals that they rely on.
+    pub digest: Digest,
+}
+
 /// The effective limits, read back from the live store, and the denials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
@@ -487,6 +496,8 @@ pub struct Usage {
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The time at which file changes take effect, with the layer that set it.
     pub effects: Bound<FileEffects>,
+    /// The file changes that took effect together; `None` if each took effect at once, or none did.
+    pub changes: Option<FileChanges>,
     /// The budgets for other host resources.
     pub budgets: Budgets,
     /// The part of the budgets that the run consumed; `None` if the run's process ended before reporting it.

@@ -76,6 +76,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                     count: 2,
                 }],
                 denied_truncated: false,
+                changes: None,
                 start_memory_bytes: None,
             },
         },

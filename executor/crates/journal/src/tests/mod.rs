@@ -76,6 +76,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         network_used: None,
         denied: Vec::new(),
         denied_truncated: false,
+        changes: None,
         start_memory_bytes: None,
     };
     let outcome = Outcome { end, output: RunOutput::default(), metrics: RunMetrics::default(), usage };

@@ -10,8 +10,8 @@ use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, ClaimedLimits, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    Artifact, CallUsage, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NestedCall,
-    NestedEnd, NetworkUsage, Progress,
+    Artifact, CallUsage, Contact, Denial, DenialReason, FileChanges, GrantedArea, HostRule, LogLevel,
+    LogLine, NestedCall, NestedEnd, NetworkUsage, Progress,
 };
 use a2g_types::tool::{CallTargets, Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -251,6 +251,12 @@ fn stored_texts_are_stable() {
     golden.check_receipt("full", &full());
     let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
     golden.check_receipt("missing-roots", &missing_roots);
+    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]) });
+    let committed = receipt_with(|receipt| {
+        receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
+        receipt.outcome.usage.changes = changes;
+    });
+    golden.check_receipt("committed", &committed);
     golden.check_receipt("nested", &receipt_with(nest));
     for (name, expires_at) in
         [("signed", None), ("signed/expiry", Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)))]

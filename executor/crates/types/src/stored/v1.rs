@@ -77,6 +77,7 @@ optional_twin!(optional_decision, verdict::Decision, "Decision");
 optional_twin!(optional_layer, limit::Layer, "Layer");
 optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
 optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
+optional_twin!(optional_changes, outcome::FileChanges, "FileChanges");
 optional_twin!(optional_parent, call::ParentRun, "ParentRun");
 optional_twin!(optional_progress, outcome::Progress, "Progress");
 optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
@@ -319,6 +320,8 @@ struct Usage {
     filesystem_emptied_by: Option<limit::Layer>,
     #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
     effects: limit::Bound<limit::FileEffects>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_changes")]
+    changes: Option<outcome::FileChanges>,
     #[serde(with = "budgets")]
     budgets: limit::Budgets,
     #[serde(with = "budgets::spent")]
@@ -332,6 +335,14 @@ struct Usage {
     denied_truncated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start_memory_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::FileChanges")]
+struct FileChanges {
+    count: u64,
+    #[serde(with = "as_hexadecimal")]
+    digest: tool::Digest,
 }
 
 #[derive(Serialize, Deserialize)]

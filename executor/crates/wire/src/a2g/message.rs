@@ -270,6 +270,12 @@ pub(super) struct EffectsMessage {
     /// The time at which they take effect.
     pub(super) mode: WireName<FileEffects>,
     pub(super) set_by: WireName<Layer>,
+    /// The number of files, folders and links that were changed together; absent when nothing took effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) changes: Option<u64>,
+    /// The SHA-256 of the list of these changes; absent when nothing took effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<String>,
 }
 
 /// The run's process.
