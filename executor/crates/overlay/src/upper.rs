@@ -15,6 +15,9 @@ pub struct Upper {
 }
 
 impl Upper {
+    /// The name of the file with the stored table of changes, beside the staged contents.
+    pub const TABLE: &'static str = "table";
+
     /// The upper folder behind a handle. Only this user may write in it.
     #[must_use]
     pub const fn new(dir: OwnedFd) -> Self {

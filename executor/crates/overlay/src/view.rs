@@ -165,6 +165,12 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         self.table.roots().get(index).copied()
     }
 
+    /// The bytes that were copied from originals so far, because they were to be changed.
+    #[must_use]
+    pub const fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
     /// The attributes of the entry `name` of a folder.
     ///
     /// # Errors
