@@ -67,10 +67,10 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         if accessed == NewTime::Keep && modified == NewTime::Keep {
             return Ok(());
         }
+        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
         if !accessed.is_valid() || !modified.is_valid() {
             return Err(Errno::INVAL);
         }
-        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
         let id = self.adopt(folder, name, &found)?;
         let result = self.apply_times(id, accessed, modified);
         self.drop_unused(id);
