@@ -110,6 +110,12 @@ impl Claims {
             );
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
+        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
+        // Without these, the parent has ended, and the call is aborted when it is registered.
+        let siblings = parent.and_then(|parent| self.intents.calls_of(parent));
+        if let Some(Err(reason)) = siblings.as_ref().map(|calls| calls.check_effects(&grant)) {
+            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, reason));
+        }
         let permit = self.open_permit(&admitted, grant)?;
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(busy_fault(NO_MEMORY));
@@ -120,8 +126,7 @@ impl Claims {
                 return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
             }
         };
-        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
-        let lent_slot = parent.and_then(|parent| self.intents.calls_of(parent)).map(|calls| calls.slot());
+        let lent_slot = siblings.map(|calls| calls.slot());
         let claimed = ClaimedRun {
             admitted,
             loaded,
