@@ -134,6 +134,9 @@ pub enum Recovered {
 /// [`CommitError`]. After a conflict, nothing is changed.
 pub fn commit(effects: &Effects, folders: Folders<'_>, disk: &Disk) -> Result<(), CommitError> {
     let _lock = lock(folders.store)?;
+    if log::is_there(folders.store)? {
+        return Err(CommitError::Used);
+    }
     let places = Places::new(folders.roots).map_err(io_error("look at a root"))?;
     for path in effects.changed_paths() {
         if folders.roots.get(path.root).is_none_or(|root| root.access == Access::Read) {
@@ -317,12 +320,20 @@ fn refuse(conflicts: Vec<Conflict>) -> Result<(), CommitError> {
     if conflicts.is_empty() { Ok(()) } else { Err(CommitError::Conflicts(conflicts)) }
 }
 
-/// Locks a store until the handle is dropped.
-fn lock(store: &OwnedFd) -> Result<OwnedFd, CommitError> {
+/// A locked store. A process that is forked meanwhile has the handle too, so dropping it would not unlock the store.
+struct Lock(OwnedFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _is_unlocked_at_the_end_of_the_process = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn lock(store: &OwnedFd) -> Result<Lock, CommitError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = openat(store, ".", flags, Mode::empty()).map_err(io_error("open the store"))?;
     match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(handle),
+        Ok(()) => Ok(Lock(handle)),
         Err(Errno::WOULDBLOCK) => Err(CommitError::Busy),
         Err(error) => Err(io_error("lock the store")(error)),
     }

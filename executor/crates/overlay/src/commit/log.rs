@@ -7,6 +7,7 @@ use super::disk::Disk;
 use super::plan::{Identity, Item, Plan};
 use super::{CommitError, io_error};
 use crate::places::{errno_of, open_regular};
+use crate::seen::Seen;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -111,15 +112,9 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Begins a log.
-    ///
-    /// # Errors
-    /// [`CommitError::Used`] if there is one.
+    /// Begins a log, which must not exist.
     pub(super) fn create(store: &OwnedFd, disk: &Disk, plan: &Plan) -> Result<Self, CommitError> {
-        let created = match disk.create_file(store, LOG) {
-            Err(Errno::EXIST) => return Err(CommitError::Used),
-            other => other.map_err(io_error("create the log"))?,
-        };
+        let created = disk.create_file(store, LOG).map_err(io_error("create the log"))?;
         let mut log = Self { file: File::from(created), end: 0 };
         log.append(disk, &Event::Plan(Box::new(plan.clone())))?;
         disk.sync(store).map_err(io_error("save the log"))?;
@@ -163,6 +158,15 @@ impl Log {
             disk.set_size(&file, end).map_err(io_error("write the log"))?;
         }
         Ok(Some((Self { file: File::from(file), end }, progress)))
+    }
+}
+
+/// `true` if a store has a log.
+pub(super) fn is_there(store: &OwnedFd) -> Result<bool, CommitError> {
+    match Seen::look(store, LOG) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(io_error("look at the log")(error)),
     }
 }
 

@@ -188,10 +188,10 @@ impl Moves {
         for change in &effects.changes {
             match &change.kind {
                 ChangeKind::Renamed { from, .. } => {
-                    drop(old_places.insert(change.path.clone(), from.clone()))
+                    old_places.insert(change.path.clone(), from.clone());
                 }
                 ChangeKind::Created { new: NewEntry::Folder { .. } } => {
-                    drop(created.insert(change.path.clone()))
+                    created.insert(change.path.clone());
                 }
                 ChangeKind::Deleted { .. }
                 | ChangeKind::Created { .. }

@@ -172,23 +172,22 @@ impl Engine<'_> {
     }
 
     /// Moves an entry into the stash, if it is the expected one.
-    fn take_out(&mut self, step: &Move<'_>) -> Result<(), Trouble> {
+    fn take_out(&self, step: &Move<'_>) -> Result<(), Trouble> {
         let name = item_name(step.item);
-        let (folder, leaf) = self.open_parent(step.at)?;
+        let stash = self.stashes.of(step.at);
         if !self.is_in_stash(step.item, step.at)? {
-            let found = differs(&folder, leaf, &step.expected, Depth::States, step.is_removed);
-            refuse(step.at, found)?;
-            let moved = self.disk.rename((&folder, leaf), (self.stashes.of(step.at), &name));
+            let (folder, leaf) = self.open_parent(step.at)?;
+            refuse(step.at, differs(&folder, leaf, &step.expected, Depth::States, step.is_removed))?;
+            let moved = self.disk.rename((&folder, leaf), (stash, &name));
             moved.map_err(|error| trouble(step.at, "move an entry", error))?;
         }
-        let stash = self.stashes.of(step.at);
         let found = differs(stash, &name, &step.expected, Depth::Contents, step.is_removed);
-        if matches!(found, Ok(None)) {
-            return Ok(());
-        }
-        if self.disk.rename((stash, &name), (&folder, leaf)).is_err() {
-            // Another process has made an entry of this name.
-            self.strand(step.item).map_err(Trouble::Failed)?;
+        if !matches!(found, Ok(None))
+            && let Ok((folder, leaf)) = self.places.open_parent(step.at)
+        {
+            // If that fails, because another process has made an entry of this name, or because the folder is in the stash
+            // too, then the steps in the other direction put it back.
+            let _is_back = self.disk.rename((stash, &name), (&folder, leaf));
         }
         refuse(step.at, found)
     }
