@@ -58,7 +58,7 @@ impl EffectsFolder {
             }
             let Some(intent) = parse_intent(&name) else {
                 tracing::warn!(
-                    name,
+                    entry = name,
                     "an entry of `effects.folder` is not of this program, and is left alone"
                 );
                 continue;

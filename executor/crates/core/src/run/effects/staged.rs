@@ -95,8 +95,8 @@ impl StagedChanges {
         let Self { effects, mut folder, upper, roots, owner } = self;
         let list = list_changes(&upper, &roots)?;
         if let Err(path) = roots.check_granted(&list) {
-            let path = roots.describe_path(path);
-            return Err(format!("the run was not granted {path}, which they change: check the tool"));
+            let shown = roots.describe_path(path);
+            return Err(format!("the run was not granted {shown}, which they change: check the tool"));
         }
         let count = u64::try_from(list.changes.len()).unwrap_or(u64::MAX);
         let changes = FileChanges { count, digest: Digest(*list.digest().as_bytes()) };
