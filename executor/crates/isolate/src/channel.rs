@@ -84,9 +84,9 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// The first message from the server to a child. The descriptors of the granted folders are attached, followed by the
-/// relay's socket if the run has a network or may call tools. Each further message to a child that serves several runs
-/// is the text of one run's arguments.
+/// The first message from the server to a child. The descriptors of the granted folders are attached, followed by that of
+/// the folder for the run's file changes if they are kept apart, and by the relay's socket if the run has a network or may
+/// call tools. Each further message to a child that serves several runs is the text of one run's arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,

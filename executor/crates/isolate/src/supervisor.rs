@@ -26,7 +26,7 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use std::io::{ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -74,15 +74,26 @@ impl Supervisor {
 
     /// The job of one run. Its user depends on the owners of the granted folders. With `reused_by`, its process may serve
     /// other runs of this agent.
+    ///
+    /// # Errors
+    /// If the folder for the run's file changes cannot be given to that user. The message is a clause about the run.
     pub(super) fn job_request(
         &self,
         tool: &ToolName,
         permit: Permit,
         task: Task,
         reused_by: Option<&AgentDid>,
-    ) -> JobRequest {
+    ) -> Result<JobRequest> {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
+        if let (Some(upper), Some(user)) = (permit.upper(), user) {
+            user.own(upper).map_err(|error| {
+                Error::other(format!(
+                    "the folder for its file changes cannot be given to its user {user} ({error}): give the executor \
+                     CAP_CHOWN, or do not run it as root"
+                ))
+            })?;
+        }
         let reused_by = reused_by.filter(|_| may_share_process(&permit));
         let (permit, folders) = Handover::from_permit(permit);
         let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
@@ -95,7 +106,7 @@ impl Supervisor {
             user,
             lifetime: if key.is_some() { ProcessLifetime::Reused } else { ProcessLifetime::OneRun },
         };
-        JobRequest { job, folders, key }
+        Ok(JobRequest { job, folders, key })
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -169,7 +180,7 @@ impl Supervisor {
     ) -> std::result::Result<[String; 4], ChildError> {
         let grant = permit.grant().clone();
         let timeout = permit.grant().timeout().value;
-        let request = self.job_request(tool, permit, Task::Describe, None);
+        let request = self.job_request(tool, permit, Task::Describe, None)?;
         let description = async {
             let (child, refill) = self.pool.take_child().await?;
             let mut prepared = child.assign(refill, &request, &grant, RelayGuard(None), None).await?;
@@ -381,7 +392,7 @@ impl Supervisor {
     }
 }
 
-/// The job of one child and the folders that are granted to it.
+/// The job of one child and its folders: the granted ones, and the one for its file changes.
 pub(super) struct JobRequest {
     job: Job,
     folders: Vec<OwnedFd>,
