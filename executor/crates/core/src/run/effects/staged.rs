@@ -19,8 +19,6 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The file of `upper` in which the guest's process leaves the table of its changes.
-const TABLE: &str = "table";
 /// The bounds of the work for the list of one run's changes.
 // Reading this much takes a minute or so; the changes of other runs wait meanwhile.
 const LIMITS: EffectsLimits = EffectsLimits { max_changes: 200_000, max_hashed_bytes: 16 << 30 };
@@ -33,6 +31,8 @@ pub(in crate::run) struct StagedChanges {
     effects: Arc<EffectsFolder>,
     folder: RunFolder,
     upper: Upper,
+    /// Another handle of it, for the run.
+    guests: Option<a2g_capability::Upper>,
     roots: RunRoots,
     /// The owner of the run's message, who waits for a turn on the threads for long work.
     owner: Box<str>,
@@ -46,14 +46,14 @@ pub(in crate::run) struct Committed {
 }
 
 impl EffectsFolder {
-    /// Makes the folder of a run whose changes take effect together, and puts it into the run's permit.
+    /// Makes the folder of a run whose changes take effect together; `None` for any other run.
     pub(in crate::run) async fn stage(
         self: &Arc<Self>,
         call: &Call,
-        permit: Permit,
-    ) -> Result<(Permit, Option<StagedChanges>), Fault> {
+        permit: &Permit,
+    ) -> Result<Option<StagedChanges>, Fault> {
         if permit.grant().effects().value.is_direct() {
-            return Ok((permit, None));
+            return Ok(None);
         }
         let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
         let effects = Arc::clone(self);
@@ -63,22 +63,30 @@ impl EffectsFolder {
             let guests = upper.try_clone()?;
             Ok::<_, io::Error>((folder, upper, guests))
         });
-        let staged = match (RunRoots::of(&permit), made.await) {
-            (Ok(roots), Ok((folder, upper, guests))) => Ok((roots, folder, upper, guests)),
+        let staged = match (RunRoots::of(permit), made.await) {
+            (Ok(roots), Ok((folder, upper, guests))) => Ok(StagedChanges {
+                effects: Arc::clone(self),
+                folder,
+                upper: Upper::new(upper),
+                guests: Some(a2g_capability::Upper::new(guests)),
+                roots,
+                owner,
+            }),
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
-        let (roots, folder, upper, guests) = staged.map_err(|error| {
+        staged.map(Some).map_err(|error| {
             tracing::error!(%intent, %error, "the folder for the file changes of a run cannot be made");
             busy_fault(NO_FOLDER)
-        })?;
-        let permit = permit.with_upper(a2g_capability::Upper::new(guests));
-        let upper = Upper::new(upper);
-        let changes = StagedChanges { effects: Arc::clone(self), folder, upper, roots, owner };
-        Ok((permit, Some(changes)))
+        })
     }
 }
 
 impl StagedChanges {
+    /// The folder for the run's permit.
+    pub(in crate::run) fn take_upper(&mut self) -> Option<a2g_capability::Upper> {
+        self.guests.take()
+    }
+
     /// Lets all changes take effect, or none.
     ///
     /// # Errors
@@ -92,7 +100,7 @@ impl StagedChanges {
     }
 
     fn apply(self) -> Result<Committed, String> {
-        let Self { effects, mut folder, upper, roots, owner } = self;
+        let Self { effects, mut folder, upper, guests: _, roots, owner } = self;
         let list = list_changes(&upper, &roots)?;
         if let Err(path) = roots.check_granted(&list) {
             let shown = roots.describe_path(path);
@@ -205,7 +213,7 @@ fn list_changes(upper: &Upper, roots: &RunRoots) -> Result<Effects, String> {
 fn read_table(upper: &Upper) -> io::Result<Vec<u8>> {
     // The process can have put anything in its place: nothing is followed, and nothing waits.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(upper.dir(), TABLE, flags, Mode::empty())?;
+    let file = openat(upper.dir(), Upper::TABLE, flags, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a file"));
     }

@@ -193,15 +193,19 @@ impl Turn {
         let Self { claimed, permit, slot, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let (permit, changes) = match engine.effects.stage(call, permit).await {
+        let mut changes = match engine.effects.stage(call, &permit).await {
             Ok(staged) => staged,
             Err(refusal) => return Err(claimed.release(refusal).await),
         };
-        let output = engine.output.reserve(permit.grant().output().value.bytes());
+        let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
+            Some(upper) => permit.with_upper(upper),
+            None => permit,
+        };
+        let output = engine.output.reserve(run_permit.grant().output().value.bytes());
         // A map with text keys: serializing it cannot fail.
         let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
         let isolate = &claimed.loaded.isolate;
-        let request = isolate.request(&call.agent, &call.tool, permit, arguments);
+        let request = isolate.request(&call.agent, &call.tool, run_permit, arguments);
         // Recovery adds the calls to this receipt.
         let no_calls = NestedCalls::none_yet(request.grant());
         let fallback = claimed.receipt(no_calls, isolate.lost_outcome(&request));
