@@ -292,28 +292,6 @@ impl Table {
         Some(EntryPath { root: origin.root, names })
     }
 
-    /// The path at which an original is now; `None` if it was removed, or an entry that contains it.
-    ///
-    /// It is not said whether the original exists at all.
-    pub(crate) fn current_path(&self, original: &EntryPath) -> Option<EntryPath> {
-        let mut above = original.clone();
-        let mut below = Vec::new();
-        loop {
-            if let Some(id) = self.by_origin(&above) {
-                let hides = |name| {
-                    self.node(id).and_then(Node::entries).is_none_or(|entries| entries.contains_key(name))
-                };
-                if below.last().is_some_and(hides) {
-                    return None;
-                }
-                let mut path = self.path_of(id)?;
-                path.names.extend(below.into_iter().rev());
-                return Some(path);
-            }
-            below.push(above.names.pop()?);
-        }
-    }
-
     /// `true` if a node is the original of its own place.
     pub(crate) fn is_in_place(&self, id: NodeId) -> bool {
         let Some(node) = self.node(id) else { return false };

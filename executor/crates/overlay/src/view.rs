@@ -103,6 +103,8 @@ pub struct View<F = File> {
     removed: BTreeSet<NodeId>,
     /// The size of the table at which nodes that nothing needs are looked for.
     sweep_at: usize,
+    /// The calls since the last sweep.
+    calls: usize,
 }
 
 /// The size of a table below which it is not swept.
@@ -156,7 +158,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             live.insert(*id, Live::of_folder(Some(Arc::new(root.open_folder(&[])?))));
         }
         let removed = BTreeSet::new();
-        Ok(Self { table, upper, roots, budget, user, copied_bytes: 0, live, removed, sweep_at: MIN_SWEEP })
+        Ok(Self { table, upper, roots, budget, user, copied_bytes: 0, live, removed, sweep_at: MIN_SWEEP, calls: 0 })
     }
 
     /// The folder of a root; `None` if there is no such root.

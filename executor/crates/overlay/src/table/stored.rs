@@ -7,7 +7,7 @@ use super::{Content, Modified, Node, NodeId, NodeKind, Override, Place, Table};
 use crate::name::{EntryPath, Name, escape, unescape};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
@@ -16,6 +16,9 @@ pub const MAX_TABLE_BYTES: usize = 64 << 20;
 
 /// The longest target of a symbolic link, in bytes: Linux's limit of a path, without its NUL.
 pub(crate) const MAX_TARGET_BYTES: usize = 4095;
+
+/// The names that are looked up to check a table: more than those of a program's changes, and a matter of seconds.
+const MAX_STEPS: usize = 20_000_000;
 
 /// The version of the form. A table is read by the program that wrote it, or by none.
 const VERSION: u32 = 1;
@@ -308,9 +311,11 @@ fn place_all(table: &mut Table) -> Result<(), &'static str> {
     if places.is_empty() { Ok(()) } else { Err("an entry has a node that does not exist") }
 }
 
-/// Checks that only originals are removed, and that no original can also be seen where it was before it was moved.
+/// Checks that only originals are removed, and that no original that has a node can also be seen at its first place.
 fn check_entries(table: &Table) -> Result<(), &'static str> {
-    for (id, node) in &table.nodes {
+    let mut steps = MAX_STEPS;
+    let in_place = table.nodes.keys().copied().filter(|id| table.is_in_place(*id)).collect::<HashSet<_>>();
+    for node in table.nodes.values() {
         for (name, override_) in node.entries().into_iter().flatten() {
             let original = node.origin.as_ref().map(|origin| origin.child(name));
             if *override_ == Override::Removed
@@ -319,19 +324,43 @@ fn check_entries(table: &Table) -> Result<(), &'static str> {
                 return Err("an entry is removed that is not an original");
             }
         }
-        let Some((folder, name)) = node.origin.as_ref().and_then(EntryPath::split) else { continue };
-        if !table.is_in_place(*id) {
-            let hides = |folder: NodeId| {
-                table.node(folder).and_then(Node::entries).is_some_and(|entries| entries.contains_key(name))
-            };
-            let is_hidden = match table.by_origin(&folder) {
-                Some(folder) => hides(folder),
-                None => table.current_path(&folder).is_none(),
-            };
-            if !is_hidden {
-                return Err("an original is at two places");
-            }
+        if let Some(origin) = &node.origin
+            && is_visible(table, &in_place, origin, &mut steps).ok_or("its folders lie too deep in one another")?
+        {
+            return Err("an original is at two places");
         }
     }
     Ok(())
 }
+
+/// `true` if a path of the originals leads to what it led to at the start, and no node says so; `None` once too many names
+/// were looked up.
+fn is_visible(
+    table: &Table,
+    in_place: &HashSet<NodeId>,
+    original: &EntryPath,
+    steps: &mut usize,
+) -> Option<bool> {
+    let mut above = EntryPath::of_root(original.root);
+    let mut at = table.by_origin(&above);
+    for name in &original.names {
+        *steps = steps.checked_sub(1)?;
+        above.names.push(name.clone());
+        let entries = at.and_then(|id| table.node(id)).and_then(Node::entries);
+        at = match entries.map(|entries| entries.get(name)) {
+            // An entry that contains it was removed or replaced.
+            None => return Some(false),
+            Some(None) => return Some(true),
+            Some(Some(Override::Node(id))) if in_place.contains(id) => Some(*id),
+            Some(Some(Override::Node(_) | Override::Removed)) => {
+                // The whole path is hashed.
+                *steps = steps.checked_sub(above.names.len())?;
+                table.by_origin(&above)
+            }
+        };
+    }
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -44,9 +44,12 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         Ok(())
     }
 
-    /// Looks for nodes that nothing needs, once the table has doubled since the last time.
+    /// Looks for nodes that nothing needs, once the table has doubled since the last time or is full. The time that this
+    /// takes is spread over the calls, so that a program whose table stays full does not pay for it at each one.
     pub(super) fn sweep_if_due(&mut self) {
-        let is_due = self.table.len() >= self.sweep_at.min(self.budget.max_nodes);
+        self.calls = self.calls.saturating_add(1);
+        let is_large = self.table.len() >= self.sweep_at.min(self.budget.max_nodes);
+        let is_due = is_large && self.calls.saturating_mul(4) >= self.table.len();
         if !is_due && self.removed.is_empty() {
             return;
         }
@@ -57,6 +60,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             for id in self.table.nodes().map(|(id, _)| id).collect::<Vec<_>>().into_iter().rev() {
                 self.drop_unused(id);
             }
+            self.calls = 0;
             self.sweep_at = self.table.len().saturating_mul(2).max(MIN_SWEEP);
         }
     }

@@ -229,7 +229,11 @@ impl Both {
         let folder = random.pick(&self.plain.open_folders());
         let Outcome::Names(before) = self.run(&Call::List { folder }) else { return };
         let mut listed = self.overlay.list_some(folder, random.below(4) as usize);
-        self.run_one(random);
+        match self.generate(random) {
+            Some(Call::OpenFolder { slot, .. } | Call::CloseFolder { slot }) if slot == folder => {}
+            Some(call) => drop(self.run(&call)),
+            None => {}
+        }
         let Outcome::Names(after) = self.run(&Call::List { folder }) else { return };
         listed.finish(&mut self.overlay, random.chance(500));
         let names = listed.names;

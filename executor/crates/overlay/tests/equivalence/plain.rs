@@ -4,14 +4,15 @@ use super::call::{Call, Facts, Outcome, Side, TimeCall};
 use super::{FOLDER_SLOTS, MAX_FILES, ROOTS};
 use a2g_overlay::{Create, EntryKind, FileTime, How};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, fstat, futimens, mkdirat, openat, readlinkat, renameat, statat,
-    symlinkat, unlinkat, utimensat,
+    AtFlags, Dir, FileType, Mode, OFlags, RawDir, fstat, futimens, mkdirat, openat, readlinkat, renameat,
+    statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read as _;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
@@ -138,7 +139,10 @@ impl Plain {
     fn list(&self, folder: usize) -> Result<Outcome> {
         let handle = openat(self.folder(folder), ".", FOLDER, Mode::empty())?;
         let mut names = BTreeMap::new();
-        for entry in Dir::new(handle)? {
+        // `Dir` would hide that a folder was removed.
+        let mut buffer = [MaybeUninit::uninit(); 8 << 10];
+        let mut entries = RawDir::new(&handle, &mut buffer);
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
             if name != "." && name != ".." {

@@ -24,7 +24,7 @@ fn fill(path: &Path, random: &mut Random, user: Option<u32>, depth: usize) {
     for name in NAMES {
         let entry = path.join(OsStr::from_bytes(name));
         let owner = user.filter(|_| random.chance(700));
-        match random.below(12) {
+        match random.below(14 + 4 * depth as u64) {
             0..4 => file(&entry, random, owner),
             4..7 if depth < MAX_DEPTH => {
                 std::fs::create_dir(&entry).unwrap();
