@@ -201,3 +201,43 @@ fn open_folder(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_folder_is_private_and_used_by_one_process_and_that_of_a_run_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let base = home.path().join("effects");
+        let place = || EffectsPlace::of_journal(&base, Path::new("/state/journal.db"));
+        let effects = EffectsFolder::new(place());
+        let (folder, upper) = effects.make(IntentId::random()).unwrap();
+        let path = folder.path();
+        assert_eq!(path.parent().unwrap(), base.join("journal.db"));
+        for private in [&base, &path, &path.join(UPPER)] {
+            assert_eq!(private.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        let in_use = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
+        assert!(in_use.contains("another process") && in_use.contains("`effects.folder`"), "{in_use}");
+        // Without a runtime, it is removed at once.
+        drop((folder, upper));
+        assert!(!path.exists());
+        drop(effects);
+        std::fs::set_permissions(base.join("journal.db"), PermissionsExt::from_mode(0o750)).unwrap();
+        let open = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
+        assert!(open.contains("open to other users"), "{open}");
+    }
+
+    #[test]
+    fn a_temporary_folder_goes_with_the_last_user() {
+        let effects = EffectsFolder::new(EffectsPlace::Temporary);
+        let folder = effects.open().unwrap();
+        let path = folder.path.clone();
+        drop(effects);
+        assert!(path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

@@ -149,3 +149,26 @@ fn end_commit(folder: &RunFolder, told: Told) -> Result<(), String> {
         (Recovered::Unchanged, Told::Unknown) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_names_its_intent() {
+        let intent = IntentId::random();
+        assert_eq!(parse_intent(&format!("{intent}-12")), Some(intent));
+        for name in [format!("{DONE}{intent}-12"), intent.to_string(), "x".to_owned(), String::new()] {
+            assert_eq!(parse_intent(&name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_a_success_lets_changes_stay() {
+        assert_eq!(Told::of(None), Told::NotInForce);
+        assert_eq!(Told::of(Some(&Stage::Released)), Told::NotInForce);
+        for stage in [Stage::Queued, Stage::Running, Stage::Ended, Stage::Pruned] {
+            assert_eq!(Told::of(Some(&stage)), Told::Unknown);
+        }
+    }
+}
