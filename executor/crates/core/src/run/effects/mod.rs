@@ -225,7 +225,7 @@ mod tests {
         drop((folder, upper));
         assert!(!path.exists());
         drop(effects);
-        std::fs::set_permissions(base.join("journal.db"), PermissionsExt::from_mode(0o750)).unwrap();
+        std::fs::set_permissions(base.join("journal.db"), std::fs::Permissions::from_mode(0o750)).unwrap();
         let open = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
         assert!(open.contains("open to other users"), "{open}");
     }
