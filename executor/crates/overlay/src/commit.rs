@@ -7,6 +7,9 @@
 //! Other processes may change the roots meanwhile. What they have changed before the commit takes an entry is a conflict,
 //! which reverts the commit, and nothing of theirs is replaced or removed. An entry that can then not be put back, because
 //! they have made another one of its name, stays in the store and is named ([`CommitError::Stranded`]).
+//!
+//! What they can notice: all changes are not seen at one moment; an entry that is moved or removed has no name for a while;
+//! and what they write to a file that they have open goes to the original, which is kept, if that is replaced.
 
 mod check;
 mod copy;
@@ -33,7 +36,7 @@ use std::os::fd::OwnedFd;
 use steps::{Engine, Trouble};
 
 /// An original, or a name, that is not as the program saw it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     /// Where it is.
     pub path: EntryPath,
@@ -42,7 +45,7 @@ pub struct Conflict {
 }
 
 /// How an original differs from what the program saw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConflictKind {
     /// It is gone, or the folder that contains it.
     Missing,
@@ -81,9 +84,9 @@ pub enum CommitError {
     /// The originals, or what the commit left, are not as they were. Nothing is changed.
     #[error("{} entries have changed meanwhile, so nothing was changed: decide again after a new run", .0.len())]
     Conflicts(Vec<Conflict>),
-    /// A conflict came up in the middle, and not all could be put back. All that is missing is in the stash of the store or of
-    /// the root.
-    #[error("{} entries were changed by others at the same time and could not be put back: see the stash", .left.len())]
+    /// A conflict came up in the middle, and not all could be put back. What is not in its place is in the stash, a folder
+    /// of the store or, on another mount, of the root (`.a2g-…`), until [`forget`].
+    #[error("{} entries were changed by others at the same time and could not be put back: see the stash, then forget the commit", .left.len())]
     Stranded {
         /// The places of the entries.
         left: Vec<EntryPath>,
@@ -148,14 +151,12 @@ pub fn commit(effects: &Effects, folders: Folders<'_>, disk: &Disk) -> Result<()
     let (plan, staged) = plan::make_plan(effects, stashes);
     let log = Log::create(folders.store, disk, &plan)?;
     let mut prepared = Prepared { folders, places: &places, disk, log, progress: Progress::begin(plan)? };
-    let held = match prepared.stage(effects, &staged) {
-        Ok(held) => held,
-        Err(error) => {
-            clean_before(folders, &prepared.progress, disk)?;
-            return Err(error);
-        }
-    };
-    prepared.note_held(held)?;
+    if let Err(error) = prepared.stage(effects, &staged) {
+        clean_before(folders, &prepared.progress, disk)?;
+        // What failed may have failed because an original was changed.
+        refuse(check::check(effects, &places, &prepared.progress.plan.stashes, Depth::States)?)?;
+        return Err(error);
+    }
     prepared.run(Phase::Exchange, Toward::After)
 }
 
@@ -182,6 +183,7 @@ impl Prepared<'_> {
         let (toward, trouble) = engine.run(work)?;
         let Engine { mut log, progress, .. } = engine;
         if !progress.stranded.is_empty() {
+            log.append(disk, &Event::Stuck)?;
             return Err(CommitError::Stranded { left: progress.stranded_paths() });
         }
         log.append(disk, &Event::Clean(toward))?;
@@ -239,6 +241,7 @@ pub fn recover(folders: Folders<'_>, disk: &Disk) -> Result<Recovered, CommitErr
             let places = Places::new(folders.roots).map_err(io_error("look at a root"))?;
             Prepared { folders, places: &places, disk, log, progress }.resume(work)
         }
+        Stage::Stuck => Err(CommitError::Stranded { left: progress.stranded_paths() }),
         Stage::Cleaning(toward) => clean(folders, &mut log, &progress, disk, toward),
         Stage::PreparingUndo => clean(folders, &mut log, &progress, disk, Toward::After),
         Stage::Committed => Ok(Recovered::Committed),
@@ -256,7 +259,7 @@ pub fn undo(folders: Folders<'_>, disk: &Disk) -> Result<(), CommitError> {
     };
     match progress.stage {
         Stage::Committed => {}
-        Stage::Preparing | Stage::Working(_) | Stage::Cleaning(_) | Stage::PreparingUndo => {
+        Stage::Preparing | Stage::Working(_) | Stage::Stuck | Stage::Cleaning(_) | Stage::PreparingUndo => {
             return Err(CommitError::NothingToUndo);
         }
     }
@@ -264,17 +267,15 @@ pub fn undo(folders: Folders<'_>, disk: &Disk) -> Result<(), CommitError> {
     refuse(check::check_undo(&progress, &places)?)?;
     let mut prepared = Prepared { folders, places: &places, disk, log, progress };
     prepared.log.append(disk, &Event::Undo)?;
-    match prepared.bring_back() {
-        Ok(held) => prepared.note_held(held)?,
-        Err(error) => {
-            clean(folders, &mut prepared.log, &prepared.progress, disk, Toward::After)?;
-            return Err(error);
-        }
+    if let Err(error) = prepared.bring_back() {
+        clean(folders, &mut prepared.log, &prepared.progress, disk, Toward::After)?;
+        return Err(error);
     }
     prepared.run(Phase::Attributes, Toward::Before)
 }
 
-/// Removes what a finished commit keeps for its undo, which is impossible afterwards. Without a commit, nothing happens.
+/// Removes what a finished commit keeps for its undo, which is impossible afterwards, or what is stranded. Without a commit,
+/// nothing happens.
 ///
 /// # Errors
 /// [`CommitError::Used`] if the commit is not finished; otherwise as the system calls.
@@ -282,7 +283,7 @@ pub fn forget(folders: Folders<'_>, disk: &Disk) -> Result<(), CommitError> {
     let _lock = lock(folders.store)?;
     let Some((_, progress)) = Log::open(folders.store, disk)? else { return Ok(()) };
     match progress.stage {
-        Stage::Committed => clean_before(folders, &progress, disk),
+        Stage::Committed | Stage::Stuck => clean_before(folders, &progress, disk),
         Stage::Preparing | Stage::Working(_) | Stage::Cleaning(_) | Stage::PreparingUndo => {
             Err(CommitError::Used)
         }

@@ -2,7 +2,7 @@
 //! those that the commit left.
 
 use super::log::{Progress, Side};
-use super::plan::{Attached, Expected, Identity, Moves, Plan, StashPlace, Whose};
+use super::plan::{Attached, Attributes, Expected, Identity, Moves, Plan, StashPlace, Whose};
 use super::{CommitError, io_error};
 use crate::effects::{ChangeKind, Effects, Read};
 use crate::hash::Sha256;
@@ -12,7 +12,7 @@ use crate::seen::{EntryKind, Seen};
 use crate::{Conflict, ConflictKind};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
@@ -84,14 +84,14 @@ pub(super) fn check(
     });
     let displaced = displaced.collect();
     let moves = Moves::of_effects(effects);
-    let mut checker = Checker { places, stashes, depth, displaced, moves, conflicts: Vec::new() };
+    let mut checker = Checker { places, stashes, depth, displaced, moves, conflicts: BTreeSet::new() };
     for Read { path, seen } in &effects.reads {
         checker.check_original(path, seen)?;
     }
     for change in &effects.changes {
         checker.check_change(&change.path, &change.kind)?;
     }
-    Ok(checker.conflicts)
+    Ok(checker.conflicts.into_iter().collect())
 }
 
 struct Checker<'a> {
@@ -101,15 +101,12 @@ struct Checker<'a> {
     /// The originals that leave their places.
     displaced: BTreeSet<&'a EntryPath>,
     moves: Moves,
-    conflicts: Vec<Conflict>,
+    conflicts: BTreeSet<Conflict>,
 }
 
 impl Checker<'_> {
     fn add(&mut self, path: &EntryPath, what: ConflictKind) {
-        let conflict = Conflict { path: path.clone(), what };
-        if !self.conflicts.contains(&conflict) {
-            self.conflicts.push(conflict);
-        }
+        self.conflicts.insert(Conflict { path: path.clone(), what });
     }
 
     fn check_original(&mut self, path: &EntryPath, seen: &Seen) -> Result<(), CommitError> {
@@ -246,22 +243,33 @@ impl Checker<'_> {
 /// Compares what the commit left with what there is now.
 pub(super) fn check_undo(progress: &Progress, places: &Places<'_>) -> Result<Vec<Conflict>, CommitError> {
     let plan = &progress.plan;
-    let mut checker = UndoChecker { progress, places, moves: Moves::of_plan(plan), conflicts: Vec::new() };
-    let attached = plan.attaches.iter().map(|attach| &attach.at).collect::<BTreeSet<_>>();
+    let removed = plan.detaches.iter().filter(|detach| detach.is_removed);
+    let mut checker = UndoChecker {
+        places,
+        moves: Moves::of_plan(plan),
+        attached: plan.attaches.iter().map(|attach| &attach.at).collect(),
+        removed: removed.map(|detach| &detach.at).collect(),
+        attributes: plan.attributes.iter().map(|attributes| (&attributes.at, attributes)).collect(),
+        conflicts: Vec::new(),
+    };
     for exchange in &plan.exchanges {
         let expected = progress.new_state(exchange.item, Some(exchange.new))?;
         checker.check_left(&checker.moves.new_place(&exchange.at), &expected)?;
     }
     for attach in &plan.attaches {
-        let expected = match &attach.what {
+        let mut expected = match &attach.what {
             Attached::Moved(old) => progress.old_state(attach.item, *old),
             Attached::File(sha256) => progress.new_state(attach.item, Some(*sha256))?,
             Attached::Folder | Attached::Link => progress.new_state(attach.item, None)?,
         };
-        let expected = with_attributes(expected, &attach.at, plan);
+        if let Some(attributes) = checker.attributes.get(&attach.at) {
+            let identity = &mut expected.identity;
+            identity.mode = attributes.mode.map_or(identity.mode, |(_, mode)| mode);
+            identity.mtime = attributes.mtime.map_or(identity.mtime, |(_, mtime)| mtime);
+        }
         checker.check_left(&attach.at, &expected)?;
         if matches!(attach.what, Attached::Folder) {
-            checker.check_entries(&attach.at, &attached)?;
+            checker.check_entries(&attach.at)?;
         }
     }
     for attributes in &plan.attributes {
@@ -269,30 +277,20 @@ pub(super) fn check_undo(progress: &Progress, places: &Places<'_>) -> Result<Vec
             checker.check_attributes(attributes, inode)?;
         }
     }
-    for detach in &plan.detaches {
-        checker.check_free(&detach.at, &attached)?;
-    }
+    plan.detaches.iter().try_for_each(|detach| checker.check_free(&detach.at))?;
+    checker.conflicts.sort_unstable();
+    checker.conflicts.dedup();
     Ok(checker.conflicts)
 }
 
-/// The state of an entry after its attributes were set.
-fn with_attributes(mut expected: Expected, at: &EntryPath, plan: &Plan) -> Expected {
-    let of_entry = plan.attributes.iter().filter(|attributes| attributes.at == *at);
-    for attributes in of_entry {
-        if let Some((_, mode)) = attributes.mode {
-            expected.identity.mode = mode;
-        }
-        if let Some((_, mtime)) = attributes.mtime {
-            expected.identity.mtime = mtime;
-        }
-    }
-    expected
-}
-
 struct UndoChecker<'a> {
-    progress: &'a Progress,
     places: &'a Places<'a>,
     moves: Moves,
+    /// The places of what the commit put somewhere.
+    attached: BTreeSet<&'a EntryPath>,
+    /// The places of the originals that the commit removed.
+    removed: BTreeSet<&'a EntryPath>,
+    attributes: BTreeMap<&'a EntryPath, &'a Attributes>,
     conflicts: Vec<Conflict>,
 }
 
@@ -314,28 +312,20 @@ impl UndoChecker<'_> {
     }
 
     /// Checks that a new folder has no other entries than the commit made.
-    fn check_entries(
-        &mut self,
-        folder: &EntryPath,
-        attached: &BTreeSet<&EntryPath>,
-    ) -> Result<(), CommitError> {
+    fn check_entries(&mut self, folder: &EntryPath) -> Result<(), CommitError> {
         let names = match self.places.list(folder) {
             Err(error) if is_absence(error) => return Ok(()),
             other => other.map_err(io_error("list a folder"))?,
         };
         for child in names.iter().map(|name| folder.child(name)) {
-            if !attached.contains(&child) {
+            if !self.attached.contains(&child) {
                 self.add(&child, ConflictKind::Unseen);
             }
         }
         Ok(())
     }
 
-    fn check_attributes(
-        &mut self,
-        attributes: &super::plan::Attributes,
-        inode: u64,
-    ) -> Result<(), CommitError> {
+    fn check_attributes(&mut self, attributes: &Attributes, inode: u64) -> Result<(), CommitError> {
         let what = match self.places.look(&attributes.at) {
             Ok(now) if now.kind != attributes.kind || now.inode != inode => Some(ConflictKind::Replaced),
             Ok(now) => {
@@ -354,19 +344,15 @@ impl UndoChecker<'_> {
     }
 
     /// Checks that the place of an original is free, unless the commit put another entry there.
-    fn check_free(&mut self, at: &EntryPath, attached: &BTreeSet<&EntryPath>) -> Result<(), CommitError> {
+    fn check_free(&mut self, at: &EntryPath) -> Result<(), CommitError> {
         let Some((parent, name)) = at.split() else { return Ok(()) };
-        let is_removed = |folder: &EntryPath| {
-            let mut detaches = self.progress.plan.detaches.iter();
-            detaches.any(|detach| detach.is_removed && folder.root == detach.at.root && detach.at == *folder)
-        };
         // The folder itself will be restored.
-        if is_removed(&parent) {
+        if self.removed.contains(&parent) {
             return Ok(());
         }
         let place = self.moves.new_place(&parent).child(name);
         match self.places.look(&place) {
-            Ok(_) if attached.contains(&place) => {}
+            Ok(_) if self.attached.contains(&place) => {}
             Ok(_) => self.add(&place, ConflictKind::Exists),
             Err(Errno::NOENT) => {}
             Err(error) if is_absence(error) => self.add(&place, ConflictKind::Missing),
@@ -400,7 +386,12 @@ impl Progress {
         let detaches = detaches.iter().map(|step| (step.item, &step.at));
         let attaches = attaches.iter().map(|step| (step.item, &step.at));
         let attributes = attributes.iter().map(|step| (step.item, &step.at));
-        let all = exchanges.chain(detaches).chain(attaches).chain(attributes);
-        all.filter(|(item, _)| self.stranded.contains(item)).map(|(_, at)| at.clone()).collect()
+        let mut left = BTreeMap::new();
+        for (item, at) in exchanges.chain(detaches).chain(attaches).chain(attributes) {
+            if self.stranded.contains(&item) {
+                left.entry(item).or_insert_with(|| at.clone());
+            }
+        }
+        left.into_values().collect()
     }
 }

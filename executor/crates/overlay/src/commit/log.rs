@@ -22,6 +22,9 @@ const LOG: &str = "commit.log";
 /// The longest log. A plan has some hundred bytes for each change.
 const MAX_LOG_BYTES: u64 = 1 << 30;
 
+/// The room that is kept for the lines of the steps, of which each has less than 100 bytes.
+const ROOM_BYTES: u64 = 64 << 10;
+
 /// One of the phases of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,6 +80,8 @@ pub(super) enum Event {
     Work(Work),
     /// The step of this item cannot be done in the changed direction either.
     Stranded(Item),
+    /// All steps are done, but for those of stranded items.
+    Stuck,
     /// All steps are done; what is not needed any more is removed.
     Clean(Toward),
     /// The commit is done.
@@ -90,6 +95,7 @@ pub(super) enum Event {
 pub(super) enum Stage {
     Preparing,
     Working(Work),
+    Stuck,
     Cleaning(Toward),
     Committed,
     PreparingUndo,
@@ -132,6 +138,11 @@ impl Log {
             rest = rest.get(written..).unwrap_or_default();
         }
         disk.sync(&self.file).map_err(io_error("save the log"))
+    }
+
+    /// Keeps room on the disk for what follows before the steps end.
+    pub(super) fn reserve(&self, disk: &Disk) -> Result<(), CommitError> {
+        disk.reserve(&self.file, self.end, ROOM_BYTES).map_err(io_error("keep room for the log"))
     }
 
     /// Opens the log of a store; `None` if there is none, or none with a plan.
@@ -214,6 +225,7 @@ impl Progress {
             }
             Event::Work(work) => self.stage = Stage::Working(work),
             Event::Stranded(item) => self.stranded.push(item),
+            Event::Stuck => self.stage = Stage::Stuck,
             Event::Clean(toward) => self.stage = Stage::Cleaning(toward),
             Event::Committed => self.stage = Stage::Committed,
             Event::Undo => self.stage = Stage::PreparingUndo,

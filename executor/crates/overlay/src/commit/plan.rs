@@ -174,9 +174,11 @@ pub(super) struct Moves {
 
 impl Moves {
     pub(super) fn of_plan(plan: &Plan) -> Self {
+        let old_places =
+            plan.detaches.iter().map(|detach| (detach.item, &detach.at)).collect::<BTreeMap<_, _>>();
         let moved = plan.attaches.iter().filter_map(|attach| {
-            let detach = plan.detaches.iter().find(|detach| detach.item == attach.item)?;
-            Some((attach.at.clone(), detach.at.clone()))
+            let old = old_places.get(&attach.item)?;
+            Some((attach.at.clone(), (*old).clone()))
         });
         let created = plan.attaches.iter().filter(|attach| matches!(attach.what, Attached::Folder));
         Self::new(moved.collect(), created.map(|attach| attach.at.clone()).collect())

@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 
 impl Prepared<'_> {
     /// Makes the stashes and all that is new, and compares everything once more.
-    pub(super) fn stage(&mut self, effects: &Effects, staged: &[Staging]) -> Result<Vec<Held>, CommitError> {
+    pub(super) fn stage(&mut self, effects: &Effects, staged: &[Staging]) -> Result<(), CommitError> {
         make_kept(self.folders.store, self.disk)?;
         make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
         let stashes = self.open_stashes()?;
@@ -37,7 +37,7 @@ impl Prepared<'_> {
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
         refuse(check(effects, self.places, &self.progress.plan.stashes, Depth::Contents)?)?;
-        Ok(held)
+        self.note_held(held)
     }
 
     fn open_stashes(&self) -> Result<Stashes, CommitError> {
@@ -104,7 +104,7 @@ impl Prepared<'_> {
     }
 
     /// Copies what is kept in the store back into the roots' own stashes.
-    pub(super) fn bring_back(&mut self) -> Result<Vec<Held>, CommitError> {
+    pub(super) fn bring_back(&mut self) -> Result<(), CommitError> {
         make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
         let stashes = self.open_stashes()?;
         let mut held = Vec::new();
@@ -116,11 +116,12 @@ impl Prepared<'_> {
             }
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
-        Ok(held)
+        self.note_held(held)
     }
 
-    pub(super) fn note_held(&mut self, held: Vec<Held>) -> Result<(), CommitError> {
+    fn note_held(&mut self, held: Vec<Held>) -> Result<(), CommitError> {
         self.log.append(self.disk, &Event::Held(held.clone()))?;
+        self.log.reserve(self.disk)?;
         self.progress.held.extend(held.into_iter().map(|held| ((held.item, held.side), held.identity)));
         Ok(())
     }

@@ -97,13 +97,15 @@ impl Engine<'_> {
                 Toward::Before => count - 1 - step,
             };
             let Some((item, done)) = self.run_step(work, index) else { continue };
-            let Err(trouble) = done else { continue };
-            if work.is_turned {
-                self.strand(item)?;
-            }
-            first = first.or(Some(trouble));
-            if !work.is_turned {
-                break;
+            match (done, work) {
+                (Ok(()), _) => {}
+                (Err(trouble), Work { is_turned: false, .. }) => return Ok(Some(trouble)),
+                // Attributes that another process has changed are its own.
+                (Err(Trouble::Conflict(_)), Work { phase: Phase::Attributes, .. }) => {}
+                (Err(trouble), _) => {
+                    self.strand(item)?;
+                    first = first.or(Some(trouble));
+                }
             }
         }
         Ok(first)

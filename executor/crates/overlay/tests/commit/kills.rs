@@ -1,5 +1,6 @@
 //! A process that ends before each of its calls that change something.
 
+use super::stride;
 use super::support::{Fixture, Snapshot};
 use a2g_overlay::{Disk, Effects, Recovered};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +50,7 @@ fn killed() {
         if number == call {
             std::process::abort();
         }
+        None
     });
     let fixture = Fixture::again(Path::new(folder), Path::new(store));
     match what {
@@ -71,11 +73,11 @@ fn kill(fixture: &Fixture, what: &str, call: u64) {
 
 #[test]
 fn a_kill_before_any_call_leaves_all_or_nothing() {
-    for new in [Fixture::new, Fixture::with_distant_store] {
+    for (new, step) in [(Fixture::new as fn() -> Fixture, 1), (Fixture::with_distant_store, stride(5))] {
         let states = states(new);
         let [commit_calls, undo_calls] = calls(new);
         let mut outcomes = [0, 0];
-        for call in 0..commit_calls {
+        for call in (0..commit_calls).step_by(step) {
             let fixture = new();
             let effects = serde_json::to_vec(&fixture.run_all()).unwrap();
             std::fs::write(fixture.paths().0.join("effects"), effects).unwrap();
@@ -84,7 +86,7 @@ fn a_kill_before_any_call_leaves_all_or_nothing() {
             outcomes[usize::from(recovered == Recovered::Committed)] += 1;
             check(&fixture, recovered, &states);
         }
-        for call in 0..undo_calls {
+        for call in (0..undo_calls).step_by(step) {
             let fixture = new();
             fixture.commit(&fixture.run_all(), &Disk::new()).unwrap();
             kill(&fixture, "undo", call);
@@ -103,6 +105,7 @@ fn interrupt(call: u64, act: impl FnOnce(&Disk)) -> bool {
         if number == call {
             std::panic::resume_unwind(Box::new(()));
         }
+        None
     });
     catch_unwind(AssertUnwindSafe(|| act(&disk))).is_err()
 }
@@ -112,7 +115,7 @@ fn a_recovery_can_be_interrupted_too() {
     for new in [Fixture::new, Fixture::with_distant_store] {
         let states = states(new);
         let [commit_calls, undo_calls] = calls(new);
-        for call in (0..commit_calls + undo_calls).step_by(3) {
+        for call in (0..commit_calls + undo_calls).step_by(stride(5)) {
             let fixture = new();
             let effects = fixture.run_all();
             if call < commit_calls {

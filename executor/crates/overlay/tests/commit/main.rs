@@ -1,8 +1,14 @@
 //! Effects, their commit, its recovery and its undo, on real files.
 
 mod conflicts;
+mod faults;
 mod hostile;
 mod kills;
 mod kinds;
 mod races;
 mod support;
+
+/// Every `step`-th call, or each one if this variable is set: with all of them, the tests of this program take minutes.
+fn stride(step: usize) -> usize {
+    if std::env::var_os("A2G_OVERLAY_ALL_CALLS").is_some() { 1 } else { step }
+}
