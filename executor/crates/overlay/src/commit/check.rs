@@ -109,6 +109,11 @@ impl Checker<'_> {
         self.conflicts.insert(Conflict { path: path.clone(), what });
     }
 
+    fn refuse(&mut self, path: &EntryPath, what: ConflictKind) -> Result<(), CommitError> {
+        self.add(path, what);
+        Ok(())
+    }
+
     fn check_original(&mut self, path: &EntryPath, seen: &Seen) -> Result<(), CommitError> {
         match self.places.look(path) {
             Ok(now) if now.kind != seen.kind || !now.is_same_entry(seen) => {
@@ -144,12 +149,12 @@ impl Checker<'_> {
                     self.check_mount(&old)?;
                     self.check_content(&old, before, *content_before)
                 }
-                None => Ok(self.add(path, ConflictKind::Missing)),
+                None => self.refuse(path, ConflictKind::Missing),
             },
             ChangeKind::Attributes { .. } => match self.moves.old_place(path) {
                 Some(old) if old.names.is_empty() => Ok(()),
                 Some(old) => self.check_mount(&old),
-                None => Ok(self.add(path, ConflictKind::Missing)),
+                None => self.refuse(path, ConflictKind::Missing),
             },
         }
     }
@@ -226,8 +231,8 @@ impl Checker<'_> {
         let Some(parent) = self.moves.old_place(&parent) else { return Ok(()) };
         let place = parent.child(name);
         match self.places.open_parent(&place) {
-            Err(Errno::XDEV) => return Ok(self.add(path, ConflictKind::OtherMount)),
-            Err(error) if is_absence(error) => return Ok(self.add(&parent, ConflictKind::Missing)),
+            Err(Errno::XDEV) => return self.refuse(path, ConflictKind::OtherMount),
+            Err(error) if is_absence(error) => return self.refuse(&parent, ConflictKind::Missing),
             other => drop(other.map_err(io_error("open a folder"))?),
         }
         match self.places.look(&place) {

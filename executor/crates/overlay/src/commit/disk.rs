@@ -166,7 +166,7 @@ impl Disk {
     /// Sets the time of the last change of an entry's content, without following a link.
     pub(super) fn set_mtime(&self, folder: impl AsFd, name: impl Arg, mtime: FileTime) -> Result<(), Errno> {
         self.count()?;
-        let kept = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT.into() };
+        let kept = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: kept, last_modification: mtime.to_timespec() };
         utimensat(folder, name, &times, AtFlags::SYMLINK_NOFOLLOW)
     }

@@ -1,5 +1,13 @@
 //! Effects, their commit, its recovery and its undo, on real files.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise, and says what it counted"
+)]
+
 mod conflicts;
 mod faults;
 mod hostile;
