@@ -58,6 +58,8 @@ pub(super) struct Staged {
     file: OpenedFile,
     /// Charged with the bytes that are copied before they can be changed.
     budget: Arc<Budget>,
+    /// The bytes that the view copies at most.
+    max_copied: u64,
 }
 
 /// An open file or folder of the guest.
@@ -95,8 +97,8 @@ impl Staged {
             Ok(LowerRoot { dir, access: overlay_access(access) })
         });
         let lower = lower.collect::<std::io::Result<Vec<_>>>()?;
-        let limits =
-            UpperBudget { max_bytes: permit.grant().limit(Limit::Written).value, max_nodes: MAX_ENTRIES };
+        let max_copied = permit.grant().limit(Limit::Written).value;
+        let limits = UpperBudget { max_bytes: max_copied, max_nodes: MAX_ENTRIES };
         let view: View = View::new(upper.try_clone_dir()?, lower, limits)?;
         let missing = roots.iter().enumerate().filter(|(_, root)| root.is_missing);
         let missing = missing.filter_map(|(index, _)| view.root(index)).collect();
@@ -114,6 +116,7 @@ impl Staged {
             folder: Dir::new(nothing()?, perms, OpenMode::empty(), true),
             file: OpenedFile::new(nothing()?, perms, OpenMode::empty(), true),
             budget,
+            max_copied,
         })
     }
 
@@ -357,12 +360,19 @@ impl StagedCalls<'_> {
         how: How,
         mode: OpenMode,
     ) -> FsResult<Resource<Descriptor>> {
-        let Staged { view, budget, .. } = &mut *self.staged;
+        let Staged { view, budget, max_copied, .. } = &mut *self.staged;
         let copied_before = view.copied_bytes();
         let opened = view.open_file(folder, name, how);
-        // A copy takes as much of the disk as if the guest had written it.
+        // A copy takes as much of the disk as if the guest had written it. One that the view refuses for its size alone
+        // ends the run as a write of that size would.
+        let refused = match &opened {
+            Err(Errno::NOSPC) => view.lookup(folder, name).map_or(0, |stat| stat.size),
+            Ok(_) | Err(_) => 0,
+        };
+        let is_over = copied_before.saturating_add(refused) > *max_copied;
         let copied = view.copied_bytes().saturating_sub(copied_before);
-        budget.charge_write(copied).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))?;
+        let charged = if is_over { refused } else { copied };
+        budget.charge_write(charged).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))?;
         let OpenFile { node, file } = opened.map_err(fs_error)?;
         let descriptor = self.staged.file(file, mode);
         self.give_out(descriptor, Opened::FileOrRoot(node))

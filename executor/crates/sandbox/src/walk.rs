@@ -225,7 +225,13 @@ impl AuditedFs<'_> {
                             return Err(ErrorCode::Loop.into());
                         }
                         let folder = current_folder(fd, walk);
-                        break self.files().readlink_at(folder, name).await?;
+                        break match self.files().readlink_at(folder, name).await {
+                            // The target is a path of the host, which is not shown.
+                            Err(error) if matches!(error.downcast_ref(), Some(ErrorCode::NotPermitted)) => {
+                                return Err(self.deny_escape(fd, path));
+                            }
+                            target => target?,
+                        };
                     }
                     Some(DescriptorType::Directory) if last => return Ok((name, walked)),
                     Some(DescriptorType::Directory) => {

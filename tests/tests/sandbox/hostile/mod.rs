@@ -51,6 +51,7 @@ mod bench;
 mod ceilings;
 mod cpu;
 mod disk;
+mod effects;
 mod ends;
 mod fetch;
 mod files;
