@@ -11,7 +11,7 @@ mod tests;
 use super::budget::Budget;
 use super::listing::ListingEntry;
 use super::state::{Preopen, PreopenKind};
-use a2g_capability::{Permit, Upper};
+use a2g_capability::{OpenRoot, Permit, Upper};
 use a2g_overlay::{
     Create, EntryKind, FileTime, How, Identity, ListedEntry, Listing, LowerRoot, Name, NameError, NewTime,
     NodeId, OpenFile, Stat, UpperBudget, View,
@@ -92,16 +92,16 @@ impl Staged {
     ) -> std::io::Result<Self> {
         let access = permit.grant().access().value;
         let roots = permit.roots().as_slice();
-        let lower = roots.iter().map(|root| {
+        let lower_root = |root: &OpenRoot| {
             let dir = root.dir.as_fd().try_clone_to_owned()?;
             Ok(LowerRoot { dir, access: overlay_access(access) })
-        });
-        let lower = lower.collect::<std::io::Result<Vec<_>>>()?;
+        };
+        let lower = roots.iter().map(lower_root).collect::<std::io::Result<Vec<_>>>()?;
         let max_copied = permit.grant().limit(Limit::Written).value;
         let limits = UpperBudget { max_bytes: max_copied, max_nodes: MAX_ENTRIES };
         let view: View = View::new(upper.try_clone_dir()?, lower, limits)?;
-        let missing = roots.iter().enumerate().filter(|(_, root)| root.is_missing);
-        let missing = missing.filter_map(|(index, _)| view.root(index)).collect();
+        let missing_roots = roots.iter().enumerate().filter(|(_, root)| root.is_missing);
+        let missing = missing_roots.filter_map(|(index, _)| view.root(index)).collect();
         let perms = match access {
             Access::ReadOnly => FsPerms::ReadOnly,
             Access::ReadWrite => FsPerms::ReadWrite,
@@ -131,13 +131,13 @@ impl Staged {
         preopened: Option<(usize, &Preopen)>,
         table: &'a mut ResourceTable,
     ) -> FsResult<Option<StagedCalls<'a>>> {
-        let opened = match preopened.map(|(index, preopen)| (index, &preopen.kind)) {
+        let found = match preopened.map(|(index, preopen)| (index, &preopen.kind)) {
             Some((_, PreopenKind::Outside)) => return Ok(None),
             // The granted folders are the roots of the view, in the same order, and come before the placeholder.
             Some((index, PreopenKind::Granted { .. })) => self.view.root(index).map(Opened::FileOrRoot),
             None => self.open.get(&fd).cloned(),
         };
-        let opened = opened.ok_or(ErrorCode::BadDescriptor)?;
+        let opened = found.ok_or(ErrorCode::BadDescriptor)?;
         Ok(Some(StagedCalls { staged: self, table, opened }))
     }
 
@@ -214,8 +214,8 @@ impl StagedCalls<'_> {
     pub(super) fn readlink_at(self, name: String) -> FsResult<String> {
         let folder = self.node();
         let name = self.entry(name, Errno::INVAL)?;
-        let target = self.staged.view.read_link(folder, &name).map_err(fs_error)?;
-        let target = target.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
+        let bytes = self.staged.view.read_link(folder, &name).map_err(fs_error)?;
+        let target = bytes.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
         // As in wasmtime: a path of the host is not shown.
         if target.starts_with('/') { Err(ErrorCode::NotPermitted.into()) } else { Ok(target) }
     }
@@ -448,12 +448,9 @@ fn new_time(time: NewTimestamp) -> FsResult<NewTime> {
         NewTimestamp::NoChange => NewTime::Keep,
         NewTimestamp::Now => NewTime::Now,
         NewTimestamp::Timestamp(Datetime { seconds, nanoseconds }) => {
-            let seconds = seconds.checked_add(u64::from(nanoseconds / 1_000_000_000));
-            let seconds = seconds.and_then(|seconds| i64::try_from(seconds).ok());
-            NewTime::At(FileTime {
-                seconds: seconds.ok_or(ErrorCode::Overflow)?,
-                nanoseconds: nanoseconds % 1_000_000_000,
-            })
+            let whole = seconds.checked_add(u64::from(nanoseconds / 1_000_000_000));
+            let seconds = whole.and_then(|whole| i64::try_from(whole).ok()).ok_or(ErrorCode::Overflow)?;
+            NewTime::At(FileTime { seconds, nanoseconds: nanoseconds % 1_000_000_000 })
         }
     })
 }
