@@ -146,14 +146,14 @@ impl Guest {
     fn new(sandbox: &Sandbox, effects: FileEffects) -> Self {
         let folder = build_tree();
         let changes = tempfile::tempdir().unwrap();
-        let permit = permit(folder.path(), effects);
-        let permit = if effects.is_direct() { permit } else { permit.with_upper(upper(&changes)) };
+        let granted = permit(folder.path(), effects);
+        let permit = if effects.is_direct() { granted } else { granted.with_upper(upper(&changes)) };
         let mut store = store(sandbox, permit).unwrap();
         store.data_mut().links = true;
         // The calls are compared, not the two ways of resolving a path.
         store.data_mut().walks = true;
-        let open = store.data_mut().filesystem().get_directories().unwrap();
-        let open = open.into_iter().take(1).map(|(fd, _path)| fd).collect();
+        let preopened = store.data_mut().filesystem().get_directories().unwrap();
+        let open = preopened.into_iter().take(1).map(|(fd, _path)| fd).collect();
         Self { folder, changes, store, open }
     }
 
