@@ -158,7 +158,18 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             live.insert(*id, Live::of_folder(Some(Arc::new(root.open_folder(&[])?))));
         }
         let removed = BTreeSet::new();
-        Ok(Self { table, upper, roots, budget, user, copied_bytes: 0, live, removed, sweep_at: MIN_SWEEP, calls: 0 })
+        Ok(Self {
+            table,
+            upper,
+            roots,
+            budget,
+            user,
+            copied_bytes: 0,
+            live,
+            removed,
+            sweep_at: MIN_SWEEP,
+            calls: 0,
+        })
     }
 
     /// The folder of a root; `None` if there is no such root.

@@ -325,7 +325,8 @@ fn check_entries(table: &Table) -> Result<(), &'static str> {
             }
         }
         if let Some(origin) = &node.origin
-            && is_visible(table, &in_place, origin, &mut steps).ok_or("its folders lie too deep in one another")?
+            && is_visible(table, &in_place, origin, &mut steps)
+                .ok_or("its folders lie too deep in one another")?
         {
             return Err("an original is at two places");
         }

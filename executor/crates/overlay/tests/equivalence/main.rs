@@ -1,5 +1,5 @@
 //! The view compared with a plain folder: generated sequences of calls have the same results on both, and the originals
-//! stay as they were.
+//! stay as they were until the commit. Then they are as the plain folder, and after its undo as before.
 //!
 //! `A2G_OVERLAY_SEQUENCES` sets the number of sequences and `A2G_OVERLAY_FIRST` the first one. A sequence that fails prints
 //! its number and its calls. As root, every second sequence runs as an ordinary user on a tree of two owners.
@@ -16,11 +16,13 @@
 )]
 
 mod call;
+mod committed;
 mod overlay;
 mod plain;
 mod random;
 mod tree;
 
+use a2g_overlay::Table;
 use call::{Call, Facts, Outcome, Side, TimeCall};
 use overlay::Overlay;
 use plain::Plain;
@@ -88,14 +90,14 @@ fn run_seed(seed: u64) {
             let uid = rustix::fs::Uid::from_raw(user);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
         }
-        run_sequence(seed, folder.path());
+        run_sequence(seed, folder.path())
     };
     // The user of a thread stays that of the thread.
     let result = std::thread::scope(|scope| scope.spawn(run).join());
-    if result.is_err() {
-        panic!("sequence {seed} failed");
-    }
-    assert_eq!(before, tree::snapshot(&folder.path().join("lower")), "sequence {seed} changed originals");
+    let table = result.unwrap_or_else(|_| panic!("sequence {seed} failed"));
+    let after = tree::snapshot(&folder.path().join("lower"));
+    assert_eq!(before, after, "sequence {seed} changed originals");
+    committed::check(seed, folder.path(), &table, &before);
 }
 
 fn open(path: &Path) -> OwnedFd {
@@ -119,7 +121,8 @@ impl Drop for Log {
     }
 }
 
-fn run_sequence(seed: u64, folder: &Path) {
+/// Runs a sequence, and returns its table.
+fn run_sequence(seed: u64, folder: &Path) -> Table {
     let mut random = Random::new(!seed);
     let is_read_only = [false, random.chance(200)];
     let roots = |side: &str| [0, 1].map(|root| open(&folder.join(side).join(root.to_string())));
@@ -139,12 +142,7 @@ fn run_sequence(seed: u64, folder: &Path) {
     both.compare_trees();
     both.reload();
     both.compare_trees();
-    check_commit(both);
-}
-
-/// Commits the changes, and compares the originals with the plain folder.
-fn check_commit(both: Both) {
-    drop(both);
+    both.overlay.into_table()
 }
 
 struct Both {

@@ -87,13 +87,26 @@ impl Overlay {
         self.files.fill_with(|| None);
     }
 
-    fn reload(&mut self) {
+    /// Ends the view, and stores and reads its table.
+    pub(super) fn into_table(mut self) -> Table {
+        self.take_table()
+    }
+
+    fn take_table(&mut self) -> Table {
         self.files.fill_with(|| None);
         self.folders.fill(None);
         let table = self.view.take().unwrap().into_table().unwrap();
         let bytes = table.to_bytes().unwrap();
+        let contents = String::from_utf8(bytes.clone()).unwrap().matches("upper_file").count();
+        let staged = std::fs::read_dir(&self.upper).unwrap().count();
+        assert_eq!(staged, contents, "contents that no node has are removed");
         let table = Table::from_bytes(&bytes, ROOTS).unwrap();
         assert_eq!(table.to_bytes().unwrap(), bytes);
+        table
+    }
+
+    fn reload(&mut self) {
+        let table = self.take_table();
         let view = View::load(table, open(&self.upper), self.roots(), BUDGET).unwrap();
         self.set_view(view);
     }

@@ -79,10 +79,12 @@ pub(super) fn open_to_all(path: &Path) {
 }
 
 /// The numbers of `lstat`, the content and the target of an entry.
-type Entry = (Vec<i64>, Option<Vec<u8>>, Option<OsString>);
+pub(super) type Entry = (Vec<i64>, Option<Vec<u8>>, Option<OsString>);
+
+pub(super) type Snapshot = BTreeMap<PathBuf, Entry>;
 
 /// All that a change of a tree would change, but for the times of access.
-pub(super) fn snapshot(path: &Path) -> BTreeMap<PathBuf, Entry> {
+pub(super) fn snapshot(path: &Path) -> Snapshot {
     let mut found = BTreeMap::new();
     let mut open = vec![path.to_owned()];
     while let Some(path) = open.pop() {
