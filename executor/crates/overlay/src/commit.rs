@@ -248,7 +248,10 @@ pub fn recover(folders: Folders<'_>, disk: &Disk) -> Result<Recovered, CommitErr
     }
 }
 
-/// Puts everything back to what it was before the commit of this store.
+/// Puts everything back to what it was before the commit of this store, but for the times of folders.
+///
+/// Nothing else has changed since in the entries that the commit made, changed, moved or removed. Entries of a moved folder
+/// that it did not touch go back with it as they are.
 ///
 /// # Errors
 /// [`CommitError::Conflicts`] names what is not as the commit left it; then nothing is changed.

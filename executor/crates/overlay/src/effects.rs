@@ -18,7 +18,10 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
 /// The maximum number of folders in one another. Deeper changes cannot be committed.
-pub const MAX_DEPTH: usize = 512;
+pub const MAX_DEPTH: usize = 256;
+
+/// The maximum memory of the paths of all changes, in bytes.
+pub const MAX_PATHS_BYTES: usize = 64 << 20;
 
 /// All that a commit does, and all that it relies on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,6 +167,11 @@ pub enum EffectsError {
         /// The limit.
         max: u64,
     },
+    /// The paths are longer than allowed.
+    #[error(
+        "the paths of the changes have more than {MAX_PATHS_BYTES} bytes, the limit of a list: discard them"
+    )]
+    TooLong,
     /// A path has more names than allowed.
     #[error(
         "a changed entry lies deeper than {MAX_DEPTH} folders, the limit of a commit: discard the changes"

@@ -21,13 +21,15 @@ mod upper;
 mod view;
 
 pub use commit::{
-    CommitError, Conflict, ConflictKind, Disk, Folders, Recovered, commit, discard, forget, recover, size_of, undo,
+    CommitError, Conflict, ConflictKind, Disk, Folders, Recovered, commit, discard, forget, recover, size_of,
+    undo,
 };
 pub use diff::{
-    ByteRange, DiffBudget, Difference, Hunk, Line, MAX_BYTE_RANGES, MAX_COMPARED_BYTES, MAX_TEXT_BYTES, MAX_TEXT_LINES,
+    ByteRange, DiffBudget, Difference, Hunk, Line, MAX_BYTE_RANGES, MAX_COMPARED_BYTES, MAX_TEXT_BYTES,
+    MAX_TEXT_LINES,
 };
 pub use effects::{
-    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, NewContent, NewEntry, Read,
+    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, MAX_PATHS_BYTES, NewContent, NewEntry, Read,
 };
 pub use hash::Sha256;
 pub use lower::{Access, LowerRoot};

@@ -1,11 +1,12 @@
 //! The walk over a table that finds its changes.
 
 use super::{
-    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, NewContent, NewEntry, Read,
+    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, MAX_PATHS_BYTES, NewContent,
+    NewEntry, Read,
 };
 use crate::hash::Sha256;
 use crate::lower::Access;
-use crate::name::EntryPath;
+use crate::name::{EntryPath, Name};
 use crate::places::{Places, hash_unchanged, is_absence, open_staged};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use crate::table::{Modified, Node, NodeId, NodeKind, Override, Table};
@@ -25,6 +26,8 @@ struct Collector<'a> {
     limits: EffectsLimits,
     /// The bytes that may still be hashed.
     hashable: u64,
+    /// The bytes that paths may still have.
+    path_room: usize,
     conflicts: Vec<Conflict>,
     deleted: BTreeMap<EntryPath, ChangeKind>,
     renamed: BTreeMap<EntryPath, ChangeKind>,
@@ -44,6 +47,7 @@ pub(super) fn collect(
         upper,
         limits,
         hashable: limits.max_hashed_bytes,
+        path_room: MAX_PATHS_BYTES,
         conflicts: Vec::new(),
         deleted: BTreeMap::new(),
         renamed: BTreeMap::new(),
@@ -90,6 +94,8 @@ impl<'a> Collector<'a> {
         if count >= self.limits.max_changes {
             return Err(EffectsError::TooMany { max: self.limits.max_changes });
         }
+        let size = path.names.iter().map(|name| size_of::<Name>() + name.as_bytes().len()).sum();
+        self.path_room = self.path_room.checked_sub(size).ok_or(EffectsError::TooLong)?;
         group(self).insert(path, kind);
         Ok(())
     }
@@ -208,10 +214,11 @@ impl<'a> Collector<'a> {
     /// Deletes what an original folder had, where the program made a folder of the same name with other entries.
     fn delete_hidden(&mut self, folder: NodeId, original: &EntryPath) -> Result<(), EffectsError> {
         let entries = self.table.node(folder).and_then(Node::entries);
-        for child in children(self.table, original) {
-            let name = child.names.last();
+        let depth = original.names.len();
+        for (path, _) in below(self.table, original).filter(|(path, _)| path.names.len() == depth + 1) {
+            let name = path.names.last();
             if name.is_some_and(|name| entries.is_none_or(|entries| !entries.contains_key(name))) {
-                self.delete(Some(child))?;
+                self.delete(Some(path))?;
             }
         }
         Ok(())
@@ -220,18 +227,29 @@ impl<'a> Collector<'a> {
     /// Deletes an original with all below it that the program saw, unless it is at another place now. What it did not
     /// see is found before the commit.
     fn delete(&mut self, original: Option<&EntryPath>) -> Result<(), EffectsError> {
-        let displaced = self.displaced(original);
-        let Some((original, before)) = original.zip(displaced) else { return Ok(()) };
+        let Some((original, before)) = original.zip(self.displaced(original)) else { return Ok(()) };
+        self.add_deleted(original, before)?;
+        // A folder that was moved takes its entries along.
+        let mut moved: Option<&EntryPath> = None;
+        for (path, seen) in below(self.table, original) {
+            if moved.is_some_and(|moved| path.names.starts_with(&moved.names)) {
+                continue;
+            }
+            match self.table.by_origin(path) {
+                Some(_) => moved = Some(path),
+                None => self.add_deleted(path, *seen)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add_deleted(&mut self, original: &EntryPath, before: Seen) -> Result<(), EffectsError> {
         if original.names.len() >= MAX_DEPTH {
             return Err(EffectsError::TooDeep);
         }
         let content = match before.kind {
             EntryKind::File => self.hash_original(original, before)?,
-            EntryKind::Folder => {
-                children(self.table, original).try_for_each(|child| self.delete(Some(child)))?;
-                None
-            }
-            EntryKind::Link | EntryKind::Other => None,
+            EntryKind::Folder | EntryKind::Link | EntryKind::Other => None,
         };
         let kind = ChangeKind::Deleted { before, content };
         self.add(|collector| &mut collector.deleted, original.clone(), kind)
@@ -330,15 +348,14 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// The entries of an original folder that the program saw.
-fn children<'a>(table: &'a Table, folder: &EntryPath) -> impl Iterator<Item = &'a EntryPath> + use<'a> {
-    let depth = folder.names.len();
+/// What the program saw below an original folder: each folder before its entries.
+fn below<'a>(
+    table: &'a Table,
+    folder: &EntryPath,
+) -> impl Iterator<Item = (&'a EntryPath, &'a Seen)> + use<'a> {
     let folder = folder.clone();
-    let below = table.originals().range((Bound::Excluded(folder.clone()), Bound::Unbounded));
-    below
-        .map(|(path, _)| path)
-        .take_while(move |path| path.root == folder.root && path.names.starts_with(&folder.names))
-        .filter(move |path| path.names.len() == depth + 1)
+    let behind = table.originals().range((Bound::Excluded(folder.clone()), Bound::Unbounded));
+    behind.take_while(move |(path, _)| path.root == folder.root && path.names.starts_with(&folder.names))
 }
 
 /// The permissions and the time of an entry, where they differ from those of its original.

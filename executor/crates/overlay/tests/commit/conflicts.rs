@@ -100,8 +100,9 @@ fn a_change_after_the_commit_prevents_the_undo() {
         (|fixture| fixture.write("touched", "x"), &[("touched", Changed)]),
         (
             |fixture| {
-                fs::remove_file(fixture.path("new/link")).unwrap();
-                std::os::unix::fs::symlink("other", fixture.path("new/link")).unwrap();
+                // While the old link exists, the new one has another inode.
+                std::os::unix::fs::symlink("../a", fixture.path("temporary")).unwrap();
+                fs::rename(fixture.path("temporary"), fixture.path("new/link")).unwrap();
             },
             &[("new/link", Replaced)],
         ),

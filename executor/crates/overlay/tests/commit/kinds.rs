@@ -253,3 +253,37 @@ fn the_digest_covers_every_change_and_every_original() {
     }
     assert_eq!(effects.digest(), effects.clone().digest());
 }
+
+#[test]
+fn a_changed_file_keeps_the_extended_attributes_of_its_original() {
+    let fixture = Fixture::new();
+    let original = std::fs::File::open(fixture.path("a")).unwrap();
+    if rustix::fs::fsetxattr(&original, "user.kept", b"1", rustix::fs::XattrFlags::empty()).is_err() {
+        println!("this file system has no extended attributes");
+        return;
+    }
+    let effects = fixture.effects(&fixture.run(|guest| guest.write("a", "new"))).unwrap();
+    let staged = std::fs::File::open(fixture.upper_path("1")).unwrap();
+    rustix::fs::fsetxattr(&staged, "user.bad", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    fixture.commit(&effects, &Disk::new()).unwrap();
+    let committed = std::fs::File::open(fixture.path("a")).unwrap();
+    let mut list = [0; 100];
+    let length = rustix::fs::flistxattr(&committed, &mut list).unwrap();
+    let list = String::from_utf8(list[..length].to_vec()).unwrap();
+    assert!(list.contains("user.kept\0") && !list.contains("user.bad\0"), "{list}");
+}
+
+#[test]
+fn holes_stay_holes() {
+    for fixture in [Fixture::new(), Fixture::with_distant_store()] {
+        let table = fixture.run(|guest| guest.write("new", "beginning"));
+        let staged = std::fs::File::options().write(true).open(fixture.upper_path("1")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&staged, b"end", (16 << 20) + 5).unwrap();
+        let effects = fixture.effects(&table).unwrap();
+        fixture.commit(&effects, &Disk::new()).unwrap();
+        let committed = fixture.path("new").metadata().unwrap();
+        assert_eq!(committed.len(), (16 << 20) + 8);
+        assert!(committed.blocks() * 512 < 1 << 20, "{} blocks", committed.blocks());
+        assert!(std::fs::read(fixture.path("new")).unwrap().ends_with(b"\0end"));
+    }
+}

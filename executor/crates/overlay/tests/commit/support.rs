@@ -93,7 +93,7 @@ impl Fixture {
             ("swap1", 0o644),
             ("swap2", 0o600),
             ("touched", 0o644),
-            ("read", 0o444),
+            ("read", 0o644),
             ("d/x", 0o644),
             ("d/sub/z", 0o644),
             ("gone/1", 0o644),
