@@ -3,9 +3,10 @@
 use super::tree::{Snapshot, snapshot};
 use super::{ROOTS, open};
 use a2g_overlay::{
-    Access, ChangeKind, Disk, Effects, EffectsLimits, Folders, LowerRoot, NewEntry, Table, Upper, commit,
-    undo,
+    Access, ChangeKind, CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, LowerRoot,
+    NewEntry, Recovered, Table, Upper, commit, recover, undo,
 };
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -25,15 +26,29 @@ pub(super) fn check(seed: u64, folder: &Path, table: &Table, before: &Snapshot) 
     });
     let roots = roots.collect::<Vec<_>>();
     let upper = Upper::new(open(&folder.join("upper")));
+    let plain = folder.join("plain");
+    let lower = folder.join("lower");
     let store_path = folder.join("store");
     std::fs::create_dir(&store_path).unwrap();
     let store: OwnedFd = open(&store_path);
     let folders = Folders { roots: &roots, upper: &upper, store: &store };
-    let effects = Effects::of(table, &roots, &upper, LIMITS).unwrap();
+    // An ordinary user may remove a file that it may not read, and write one in a folder that it may not write. Neither can
+    // be committed by that user.
+    let is_root = rustix::process::geteuid().is_root();
+    let effects = match Effects::of(table, &roots, &upper, LIMITS) {
+        Err(EffectsError::Original { source: Errno::ACCESS, .. }) if !is_root => return,
+        effects => effects.unwrap(),
+    };
     let message = |what: &str| format!("sequence {seed}, {what}: {effects:?}");
-    commit(&effects, folders, &Disk::new())
-        .unwrap_or_else(|error| panic!("{error:?}: {}", message("commit")));
-    let (plain, lower) = (folder.join("plain"), folder.join("lower"));
+    match commit(&effects, folders, &Disk::new()) {
+        Ok(()) => {}
+        Err(CommitError::Io { source: Errno::ACCESS | Errno::PERM, .. }) if !is_root => {
+            assert_eq!(recover(folders, &Disk::new()).unwrap(), Recovered::Unchanged);
+            let after = comparable(&lower, &snapshot(&lower));
+            return compare(&comparable(&lower, before), &after, &message("refused commit"));
+        }
+        Err(error) => panic!("{error:?}: {}", message("commit")),
+    }
     compare(
         &comparable(&plain, &snapshot(&plain)),
         &comparable(&lower, &snapshot(&lower)),
