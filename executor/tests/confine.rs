@@ -129,7 +129,15 @@ fn apply(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
 }
 
 fn apply_last_step(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
-    let applied = confinement.apply(roots, memory(16), output(1 << 20), None).unwrap();
+    let applied = confinement.apply(roots, None, memory(16), output(1 << 20), None).unwrap();
+    assert_eq!(applied.skipped, [""; 0]);
+}
+
+/// As [`apply`], for a run whose file changes are kept in `upper`.
+fn apply_with_upper(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)], upper: &File) {
+    confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+    let upper = Some(upper.as_fd());
+    let applied = confinement.apply(roots, upper, memory(16), output(1 << 20), None).unwrap();
     assert_eq!(applied.skipped, [""; 0]);
 }
 
@@ -199,6 +207,51 @@ fn a_read_only_root_is_read_only() {
 }
 
 #[test]
+fn originals_are_read_only_while_changes_are_kept_apart() {
+    run_alone("originals_are_read_only_while_changes_are_kept_apart", 0, |confinement| {
+        let granted = folder();
+        let changes = folder();
+        let root = File::open(granted.path()).unwrap();
+        let upper = File::open(changes.path()).unwrap();
+        apply_with_upper(confinement, &[(root.as_fd(), Access::ReadWrite)], &upper);
+        let at = |name: &str| granted.path().join(name);
+        let kept = |name: &str| changes.path().join(name);
+        assert_eq!(fs::read_to_string(at("in")).unwrap(), "content");
+        assert!(is_denied(fs::write(at("new"), "new")));
+        assert!(is_denied(File::options().append(true).open(at("in"))));
+        assert!(is_denied(mkdirat(CWD, at("made"), 0o755.into())));
+        assert!(is_denied(symlinkat("in", CWD, at("symlink"))));
+        assert!(is_denied(renameat(CWD, at("in"), CWD, at("out"))));
+        assert!(is_denied(unlinkat(CWD, at("in"), AtFlags::empty())));
+        assert!(is_denied(unlinkat(CWD, at("sub"), AtFlags::REMOVEDIR)));
+        for (from, to) in [(kept("in"), at("out")), (at("in"), kept("out"))] {
+            let moved = renameat(CWD, &from, CWD, &to);
+            assert!(matches!(moved, Err(rustix::io::Errno::ACCESS | rustix::io::Errno::XDEV)), "{moved:?}");
+            let linked = linkat(CWD, &from, CWD, &to, AtFlags::empty());
+            assert!(matches!(linked, Err(rustix::io::Errno::ACCESS | rustix::io::Errno::XDEV)), "{linked:?}");
+        }
+        // A view needs these.
+        fs::write(kept("1"), "changed").unwrap();
+        let copy = File::open(kept("1")).unwrap();
+        let _may_not_be_supported = rustix::fs::ioctl_ficlone(&upper, &copy);
+        let original = File::open(at("in")).unwrap();
+        let mut reader = std::os::fd::OwnedFd::from(original);
+        rustix::io::dup3(&copy, &mut reader, rustix::io::DupFlags::CLOEXEC).unwrap();
+        let mut read = String::new();
+        File::from(reader).read_to_string(&mut read).unwrap();
+        assert_eq!(read, "changed");
+        let flags = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::accessat(&root, "in", rustix::fs::Access::READ_OK, flags).unwrap();
+        rustix::thread::capabilities(None).unwrap();
+        let target = File::create(kept("2")).unwrap();
+        assert_eq!(rustix::fs::copy_file_range(&copy, Some(&mut 0), &target, Some(&mut 0), 7), Ok(7));
+        mkdirat(CWD, kept("probe"), 0o755.into()).unwrap();
+        unlinkat(CWD, kept("probe"), AtFlags::REMOVEDIR).unwrap();
+        unlinkat(CWD, kept("1"), AtFlags::empty()).unwrap();
+    });
+}
+
+#[test]
 fn an_unnamed_folder_must_also_be_a_root() {
     run_alone("an_unnamed_folder_must_also_be_a_root", 0, |confinement| {
         let deleted_folder = || {
@@ -249,6 +302,11 @@ const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
     ("ioctl", libc::SYS_ioctl, [999, 0, 0, 0, 0, 0]),
     ("process_vm_writev", libc::SYS_process_vm_writev, [0; 6]),
     ("shmget", libc::SYS_shmget, [0; 6]),
+    ("dup3", libc::SYS_dup3, [999, 998, 0, 0, 0, 0]),
+    ("copy_file_range", libc::SYS_copy_file_range, [999, 0, 998, 0, 1, 0]),
+    ("faccessat2", libc::SYS_faccessat2, [999, 0, 0, 0, 0, 0]),
+    ("capget", libc::SYS_capget, [0; 6]),
+    ("ioctl with FICLONE", libc::SYS_ioctl, [999, 0x4004_9409, 998, 0, 0, 0]),
     ("fchmodat", libc::SYS_fchmodat, [0; 6]),
     ("fcntl with an owner", libc::SYS_fcntl, [999, libc::F_SETOWN as usize, 0, 0, 0, 0]),
     ("mmap of executable memory", libc::SYS_mmap, [0, 4096, 5, 0x22, usize::MAX, 0]),
@@ -272,6 +330,12 @@ fn forbidden_system_calls_end_the_process() {
         }
         let code = wait_for_exit_code(fork(|| apply(confinement, &[])));
         assert_eq!(code, 0, "a child without a forbidden call exits with 0");
+        let upper = &tempfile::tempdir().unwrap();
+        let code = wait_for_exit_code(fork(|| {
+            apply_with_upper(confinement, &[], &File::open(upper.path()).unwrap());
+            call(libc::SYS_ioctl, [999, 999, 0, 0, 0, 0]);
+        }));
+        assert_eq!(code, DIED_OF_SIGSYS, "another request of `ioctl`");
     });
 }
 
@@ -395,7 +459,7 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
         assert!(of_aux_thread.contains("Uid:\t65534\t65534\t65534\t65534"), "{of_aux_thread}");
         assert!(of_aux_thread.contains("CapPrm:\t0000000000000000"), "{of_aux_thread}");
         let root = [(proc.as_fd(), Access::ReadOnly)];
-        confinement.apply(&root, memory(16), output(1 << 20), user).unwrap();
+        confinement.apply(&root, None, memory(16), output(1 << 20), user).unwrap();
         assert_eq!(status_of_thread(&["Uid:", "Gid:", "CapEff:", "CapPrm:"]), expected);
         assert!(status_of_thread(&["Groups:"]) == [""] || user.is_none(), "it has supplementary groups");
         assert!(fs::read_to_string("/proc/self/environ").is_err() || user.is_none(), "it is dumpable");
@@ -424,7 +488,7 @@ fn a_child_that_stays_root_keeps_file_capabilities_only() {
 #[test]
 fn no_confinement_step_can_be_skipped() {
     run_alone("no_confinement_step_can_be_skipped", 0, |confinement| {
-        let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
+        let refused = confinement.apply(&[], None, memory(16), output(1 << 20), None);
         assert!(matches!(refused, Err(ConfineError::Unprepared)), "{refused:?}");
     });
 }
@@ -435,7 +499,7 @@ fn a_thread_that_still_shares_its_files_is_detected() {
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
-        let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
+        let refused = confinement.apply(&[], None, memory(16), output(1 << 20), None);
         assert!(matches!(refused, Err(ConfineError::Threads { threads: 2, expected: 1 })), "{refused:?}");
         drop(done);
         let _dropped = thread.join().unwrap();

@@ -335,6 +335,7 @@ const MAKERS: [(&str, &[&str]); 17] = [
             "Permit::without_access",
             "Permit::open",
             "Permit::duplicate",
+            "Permit::with_upper",
             "ReceivedPermit::duplicate",
             "ReceivedPermit::into_permit",
         ],

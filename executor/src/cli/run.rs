@@ -18,7 +18,7 @@ use a2g_isolate::{Inline, RunAs};
 use a2g_sandbox::{Code, Input};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{ToolName, did_you_mean};
-use a2g_types::limit::{ClaimedLimits, Layer, Limit, rows_set_by};
+use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, Limit, rows_set_by};
 use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{Contract, Descriptor};
@@ -214,6 +214,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => ExitCode::FAILURE,
     }
 }
@@ -256,7 +257,9 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let code = if component { Code::component(&module) } else { Code::module(&module) };
     let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { limits, network: Some(false), ..Claims::default() };
-    let permit = Permit::for_operator(&take_authority()?, claims, &config.ceilings, &folders)?;
+    // The operator's own folders are changed directly, as by any other program that the operator starts.
+    let ceilings = Ceilings { effects: FileEffects::Direct, ..config.ceilings.clone() };
+    let permit = Permit::for_operator(&take_authority()?, claims, &ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
@@ -308,6 +311,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::ResultInvalid { .. }
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => {
             note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(134)

@@ -12,7 +12,8 @@ use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN, Reuse};
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
 use a2g_core::run::{
-    ApprovalRule, Capacity, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog, join_fleet,
+    ApprovalRule, Capacity, EffectsPlace, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog,
+    join_fleet,
 };
 use a2g_fleet::{FleetKey, FleetSettings};
 use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
@@ -322,6 +323,7 @@ impl CheckedConfig {
 fn print_files(config: &Config) {
     let durability = config.durability.as_str();
     print_row("journal", format_args!("{}, survives: {durability}", config.journal.display()));
+    print_row("effects", config.effects.display());
     print_row("tools", config.catalog.display());
     print_row("cache", config.cache.display());
     for tool in &config.remote_tools {
@@ -369,10 +371,11 @@ fn print_limits(config: &Config) {
         texts.collect::<Vec<_>>().join(", ")
     };
     print(format_args!(
-        "ceilings    {}, network {}, files {}",
+        "ceilings    {}, network {}, files {}, file changes {}",
         summary(|row| row.group == Group::Run),
         if ceilings.network { "allowed" } else { "off" },
-        ceilings.access.as_str()
+        ceilings.access.as_str(),
+        ceilings.effects.as_str()
     ));
     print(format_args!(
         "budgets     {}, hard-linked files {}",
@@ -606,8 +609,13 @@ impl<'a> Startup<'a> {
         let Records { journal, path, fleet, registration } = records;
         let passes_calls = config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls);
         let clock = Arc::clone(&runtime.clock);
-        let parts = ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock };
+        let effects = EffectsPlace::of_journal(&config.effects, &path);
+        let parts =
+            ExecutorParts { loaded, governor, trust, egress, journal, effects, fleet, passes_calls, clock };
         let executor = Arc::new(Executor::new(settings, parts));
+        // Before anything runs: a file that a run reads is as the receipts say.
+        let recovered = executor.recover_effects().await;
+        recovered.context("the file changes of earlier runs cannot be looked at")?;
         // Before the port is bound: what other nodes have stopped must not run here.
         let followed = executor.membership.follow_earlier_orders().await;
         followed.context("the orders of the fleet cannot be read")?;

@@ -48,8 +48,19 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The crates that are one room each. The modules of the others are rooms.
-const ROOM_CRATES: [&str; 10] =
-    ["capability", "config", "fleet", "govern", "intent", "isolate", "journal", "metrics", "sandbox", "wire"];
+const ROOM_CRATES: [&str; 11] = [
+    "capability",
+    "config",
+    "fleet",
+    "govern",
+    "intent",
+    "isolate",
+    "journal",
+    "metrics",
+    "overlay",
+    "sandbox",
+    "wire",
+];
 
 /// All files of the executor, read once.
 pub(crate) fn files() -> &'static [SourceFile] {

@@ -60,6 +60,12 @@ impl Tool {
         self
     }
 
+    /// Declares the time at which its file changes take effect: `direct` or `atomic`.
+    pub fn effects(mut self, word: &str) -> Self {
+        self.limits.push(("effects".to_owned(), json!(word)));
+        self
+    }
+
     /// Declares the tools that it calls.
     pub fn calls(mut self, tools: &[&str]) -> Self {
         self.limits.push(("calls".to_owned(), json!(tools)));

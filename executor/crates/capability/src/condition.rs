@@ -4,7 +4,7 @@ use super::glob::Glob;
 use super::limits::Claims;
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::excerpt;
-use a2g_types::limit::{Access, Layer, Limit, rows_set_by};
+use a2g_types::limit::{Access, FileEffects, Layer, Limit, rows_set_by};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::CallTargets;
 
@@ -29,7 +29,7 @@ pub enum ConditionError {
 
 /// The known conditions, as the end of a sentence.
 fn known_conditions() -> String {
-    let mut known = vec!["read_only".to_owned(), "no_network".to_owned()];
+    let mut known = ["read_only", "no_network", "effects:atomic"].map(str::to_owned).to_vec();
     for row in rows_set_by(Layer::Condition) {
         if row.limit == Limit::Output {
             known.extend(["filesystem_scope:GLOB", "blocked_path:GLOB"].map(str::to_owned));
@@ -67,6 +67,11 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
         "calls" => {
             let targets = CallTargets::parse(&[value]).map_err(|_| unknown())?;
             Ok(Claims { calls: Some(targets), ..no_claims })
+        }
+        // `direct` is no condition: it excludes nothing, and another layer may set a narrower one.
+        "effects" => {
+            let effects = FileEffects::parse(value).and_then(FileEffects::unless_direct);
+            Ok(Claims { effects: Some(effects.ok_or_else(unknown)?), ..no_claims })
         }
         "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..no_claims }),
         "blocked_path" => Ok(Claims { blocked: Glob::parse_blocking(value)?, ..no_claims }),

@@ -6,10 +6,11 @@ use super::reach::{HostClaims, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit, LimitMap, NetworkBudgets};
+use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct Ceilings {
     pub areas: Vec<Area>,
     /// The widest access to files that may be granted.
     pub access: Access,
+    /// The time at which the file changes of every run take effect, unless another layer sets a narrower one.
+    pub effects: FileEffects,
     /// `true` if runs may open files with several hard links, some of which may lie outside their scope.
     pub hard_links: bool,
 }
@@ -50,6 +53,7 @@ impl Ceilings {
             network_budgets: NetworkBudgets::ZERO,
             areas: Vec::new(),
             access: Access::ReadOnly,
+            effects: FileEffects::Direct,
             hard_links: false,
         }
     }
@@ -69,6 +73,7 @@ pub struct Grant {
     roots: Vec<Arc<Root>>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
+    effects: Bound<FileEffects>,
     hard_links: bool,
     calls: CallGrant,
 }
@@ -183,6 +188,7 @@ pub(super) struct GrantTransfer {
     roots: Vec<RootTransfer>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
+    effects: Bound<FileEffects>,
     hard_links: bool,
 }
 
@@ -197,6 +203,7 @@ impl Grant {
             roots,
             emptied_by,
             access,
+            effects,
             hard_links,
             calls: _,
         } = self;
@@ -207,13 +214,22 @@ impl Grant {
             roots: roots.iter().map(|root| root.to_transfer()).collect(),
             emptied_by: *emptied_by,
             access: *access,
+            effects: *effects,
             hard_links: *hard_links,
         }
     }
 
     pub(super) fn from_transfer(transfer: GrantTransfer) -> Option<Self> {
-        let GrantTransfer { limits, network, network_budgets, roots, emptied_by, access, hard_links } =
-            transfer;
+        let GrantTransfer {
+            limits,
+            network,
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            effects,
+            hard_links,
+        } = transfer;
         let roots =
             roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
         Some(Self {
@@ -225,6 +241,7 @@ impl Grant {
             roots,
             emptied_by,
             access,
+            effects,
             hard_links,
             calls: CallGrant::none(),
         })
@@ -265,6 +282,7 @@ impl Grant {
             roots: Vec::new(),
             emptied_by: Some(Layer::Executor),
             access: cap_with_ceiling(Access::ReadOnly, None),
+            effects: cap_with_ceiling(FileEffects::Direct, None),
             hard_links: ceilings.hard_links,
             calls: CallGrant::none(),
         }
@@ -305,6 +323,8 @@ impl Grant {
         // Each limit has a ceiling, so one that no layer names keeps it.
         let capped =
             LimitMap::from_fn(|limit| cap_with_ceiling(ceilings.limits[limit], limits.limits[limit]));
+        let Bound { value: Reverse(effects), layer: effects_set_by } =
+            cap_with_ceiling(Reverse(ceilings.effects), limits.effects);
         Ok(Self {
             engine: authority.engine(),
             limits: capped,
@@ -312,6 +332,7 @@ impl Grant {
             reach: limits.reach,
             network_budgets: ceilings.network_budgets,
             access: cap_with_ceiling(ceilings.access, limits.access),
+            effects: Bound { value: effects, layer: effects_set_by },
             roots: roots.into_iter().map(Arc::new).collect(),
             emptied_by: emptied_by.or(blocked_by),
             hard_links: ceilings.hard_links,
@@ -387,6 +408,13 @@ impl Grant {
         self.roots.iter().all(|root| root.is_whole())
     }
 
+    /// `true` if the path of each file call has to be resolved name by name, which needs WASI 0.2: some root is only partly
+    /// granted, or file changes are kept apart.
+    #[must_use]
+    pub fn checks_each_path(&self) -> bool {
+        !self.has_only_whole_trees() || !self.effects.value.is_direct()
+    }
+
     /// The layer that removed the last part of the filesystem; `None` if some part is granted.
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
@@ -420,6 +448,12 @@ impl Grant {
     #[must_use]
     pub fn access(&self) -> Bound<Access> {
         self.access
+    }
+
+    /// The time at which the file changes of the run take effect, with the layer that set it.
+    #[must_use]
+    pub fn effects(&self) -> Bound<FileEffects> {
+        self.effects
     }
 }
 

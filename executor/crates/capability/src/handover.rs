@@ -9,6 +9,7 @@ use super::authority::Authority;
 use super::grant::{Grant, GrantTransfer};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
+use super::upper::Upper;
 use cap_std::fs::Dir;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -21,28 +22,34 @@ pub struct Handover {
     watch_outside: bool,
     /// Whether each folder stands for one that does not exist on the host, in the order of the folders.
     are_missing: Vec<bool>,
+    /// `true` if the folder for the run's file changes follows the granted folders.
+    has_upper: bool,
 }
 
 impl Handover {
-    /// Splits a permit into its serializable part and its folders, which are sent as file descriptors.
+    /// Splits a permit into its serializable part and its folders, which are sent as file descriptors: the granted ones,
+    /// then the one for the run's file changes, if there is one.
     #[must_use]
     pub fn from_permit(permit: Permit) -> (Self, Vec<OwnedFd>) {
-        let (grant, roots) = permit.into_parts();
+        let (grant, roots, upper) = permit.into_parts();
         let (opened, watch_outside) = roots.into_parts();
         let are_missing = opened.iter().map(|root| root.is_missing).collect();
-        let folders = opened.into_iter().map(|root| root.dir.into_std_file().into()).collect();
-        (Self { grant: grant.to_transfer(), watch_outside, are_missing }, folders)
+        let has_upper = upper.is_some();
+        let granted = opened.into_iter().map(|root| root.dir.into_std_file().into());
+        let folders = granted.chain(upper.map(Upper::into_dir)).collect();
+        (Self { grant: grant.to_transfer(), watch_outside, are_missing, has_upper }, folders)
     }
 
     /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has had an
     /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
     /// so a process receives one permit and can make no other, except copies of it for its further runs.
     #[must_use]
-    pub fn receive(self, folders: Vec<OwnedFd>) -> Option<ReceivedPermit> {
+    pub fn receive(self, mut folders: Vec<OwnedFd>) -> Option<ReceivedPermit> {
         if Authority::is_in_use() {
             return None;
         }
         let grant = Grant::from_transfer(self.grant)?;
+        let upper = if self.has_upper { Some(Upper::new(folders.pop()?)) } else { None };
         // The folders of a governed run are exactly the roots of its grant, in the same order.
         if folders.len() != grant.roots().len() || folders.len() != self.are_missing.len() {
             return None;
@@ -56,7 +63,11 @@ impl Handover {
             dir: Dir::from_std_file(folder.into()),
         });
         let roots = Roots::from_parts(opened.collect(), self.watch_outside);
-        Some(ReceivedPermit(Permit::new(grant, roots)))
+        let permit = Permit::new(grant, roots);
+        Some(ReceivedPermit(match upper {
+            Some(upper) => permit.with_upper(upper),
+            None => permit,
+        }))
     }
 }
 

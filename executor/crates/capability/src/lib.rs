@@ -59,6 +59,7 @@ mod roots;
 mod scope;
 #[cfg(test)]
 mod tests;
+mod upper;
 
 pub use authority::{Authority, EngineId};
 pub use condition::{ConditionError, parse_condition};
@@ -71,11 +72,13 @@ pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, ReachEr
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};
+pub use upper::Upper;
 
 // What the functions of this crate take and return, so that its users need no other crate.
 pub use a2g_types::ident::ToolName;
 pub use a2g_types::limit::{
-    Access, Bound, BudgetUsage, Budgets, ClaimedLimits, Layer, Limit, LimitMap, NetworkBudgets, Quantity,
+    Access, Bound, BudgetUsage, Budgets, ClaimedLimits, FileEffects, Layer, Limit, LimitMap, NetworkBudgets,
+    Quantity,
 };
 pub use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 pub use a2g_types::tool::CallTargets;

@@ -7,8 +7,9 @@
 use super::glob::Glob;
 use super::reach::{HostClaims, Reach};
 use super::scope::Area;
-use a2g_types::limit::{Access, Bound, ClaimedLimits, Layer, LimitMap};
+use a2g_types::limit::{Access, Bound, ClaimedLimits, FileEffects, Layer, LimitMap};
 use a2g_types::tool::CallTargets;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// The limits that one layer sets. `None` leaves a limit to the other layers.
@@ -24,6 +25,8 @@ pub struct Claims {
     pub areas: Option<Vec<Area>>,
     /// The widest access to files.
     pub access: Option<Access>,
+    /// The time at which the file changes of the run take effect.
+    pub effects: Option<FileEffects>,
     /// Patterns of the paths that may not be accessed, with everything below their matches.
     pub blocked: Vec<Glob>,
     /// The tools that the run may call.
@@ -41,6 +44,8 @@ pub struct Limits {
     /// Every area that a layer named, to find the layer that an area of the meet comes from.
     pub(super) named: BTreeSet<(Area, Layer)>,
     pub(super) access: Option<Bound<Access>>,
+    /// Reversed, because a later variant is narrower.
+    pub(super) effects: Option<Bound<Reverse<FileEffects>>>,
     pub(super) blocked: BTreeSet<(Glob, Layer)>,
     /// Every layer's targets, all of which have to include a called tool.
     pub(super) calls: BTreeSet<(Layer, CallTargets)>,
@@ -53,7 +58,7 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims { limits, network, hosts, areas, access, blocked, calls } = claims;
+        let Claims { limits, network, hosts, areas, access, effects, blocked, calls } = claims;
         Self {
             limits: LimitMap::from_fn(|limit| bound(layer, limits[limit])),
             network: bound(layer, network),
@@ -61,6 +66,7 @@ impl Limits {
             named: areas.iter().flatten().map(|area| (area.clone(), layer)).collect(),
             areas: areas.map(|areas| remove_covered(areas.into_iter().collect())),
             access: bound(layer, access),
+            effects: bound(layer, effects.map(Reverse)),
             blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
             calls: calls.into_iter().map(|targets| (layer, targets)).collect(),
         }
@@ -112,6 +118,7 @@ impl Limits {
             },
             named,
             access: narrower(self.access, other.access),
+            effects: narrower(self.effects, other.effects),
             blocked,
             calls,
         }

@@ -5,6 +5,7 @@ use super::grant::{Ceilings, Grant, GrantView};
 use super::limits::Claims;
 use super::roots::{Mounts, Roots, RootsError};
 use super::scope::{Area, ScopeError, Tree};
+use super::upper::Upper;
 use std::path::PathBuf;
 
 /// The authority of one run: a grant whose folders are open.
@@ -15,6 +16,8 @@ use std::path::PathBuf;
 pub struct Permit {
     grant: GrantView,
     roots: Roots,
+    /// The folder for the run's file changes, if they take effect only after its end.
+    upper: Option<Upper>,
 }
 
 /// The reason why an operator's own limits and folders do not make a permit.
@@ -78,17 +81,27 @@ impl Permit {
 
     /// Joins a grant with its opened folders.
     pub(super) fn new(grant: Grant, roots: Roots) -> Self {
-        Self { grant: GrantView::new(grant), roots }
+        Self { grant: GrantView::new(grant), roots, upper: None }
+    }
+
+    /// Keeps the run's file changes in `upper`, apart from the granted folders, which the run then only reads. A run whose
+    /// grant does not say so is not started with such a folder, and no other run without one.
+    #[must_use]
+    pub fn with_upper(self, upper: Upper) -> Self {
+        Self { upper: Some(upper), ..self }
     }
 
     /// Another permit of the same grant, for another run of the process that has received this one.
     pub(super) fn duplicate(&self) -> std::io::Result<Self> {
-        Ok(Self { grant: self.grant.clone(), roots: self.roots.duplicate()? })
+        if self.upper.is_some() {
+            return Err(std::io::Error::other("the folder for a run's changes serves one run only"));
+        }
+        Ok(Self { grant: self.grant.clone(), roots: self.roots.duplicate()?, upper: None })
     }
 
     /// Splits the permit, to be reassembled in another process.
-    pub(super) fn into_parts(self) -> (GrantView, Roots) {
-        (self.grant, self.roots)
+    pub(super) fn into_parts(self) -> (GrantView, Roots, Option<Upper>) {
+        (self.grant, self.roots, self.upper)
     }
 
     /// The read-only view of the grant.
@@ -101,5 +114,11 @@ impl Permit {
     #[must_use]
     pub fn roots(&self) -> &Roots {
         &self.roots
+    }
+
+    /// The folder for the run's file changes; `None` if the run changes its granted folders directly.
+    #[must_use]
+    pub fn upper(&self) -> Option<&Upper> {
+        self.upper.as_ref()
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{
-    Access, Bound, ClaimedLimits, LIMITS, Layer, Limit, LimitMap, NetworkBudgets, budget_rows,
+    Access, Bound, ClaimedLimits, FileEffects, LIMITS, Layer, Limit, LimitMap, NetworkBudgets, budget_rows,
 };
 use a2g_types::quantity::MemoryLimit;
 use a2g_types::tool::CallTargets;
@@ -64,10 +64,11 @@ fn claims() -> impl Strategy<Value = Claims> {
         reach,
         areas,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
+        prop::option::of(prop::sample::select(vec![FileEffects::Direct, FileEffects::Atomic])),
         blocked,
         prop::option::of(targets()),
     )
-        .prop_map(|(numbers, network, reach, areas, access, blocked, calls)| {
+        .prop_map(|(numbers, network, reach, areas, access, effects, blocked, calls)| {
             let mut numbers = numbers.into_iter();
             Claims {
                 // A number of units of each limit.
@@ -79,6 +80,7 @@ fn claims() -> impl Strategy<Value = Claims> {
                 hosts: hosts(reach.0.as_deref(), &reach.1),
                 areas,
                 access,
+                effects,
                 blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
                 calls,
             }
@@ -140,6 +142,7 @@ proptest! {
             }
             prop_assert!(no_wider(met.network.as_ref(), side.network.as_ref()));
             prop_assert!(no_wider(met.access.as_ref(), side.access.as_ref()));
+            prop_assert!(no_wider(met.effects.as_ref(), side.effects.as_ref()));
             prop_assert!(met.blocked.is_superset(&side.blocked));
             prop_assert!(callable(&met).iter().all(|tool| callable(side).contains(tool)));
             if let Some(allowed) = &side.areas {
@@ -153,12 +156,14 @@ proptest! {
     fn a_grant_is_never_wider_than_the_ceilings(a in claims(), b in claims()) {
         let ceilings = ceilings();
         let numbers = [a.limits, b.limits];
+        let effects = a.effects.max(b.effects).unwrap_or_default();
         if let Ok(grant) = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &ceilings) {
             for limit in Limit::ALL {
                 let claimed = numbers.iter().filter_map(|numbers| numbers[*limit]);
                 let least = claimed.chain([ceilings.limits[*limit]]).min();
                 prop_assert_eq!(Some(grant.limit(*limit).value), least);
             }
+            prop_assert_eq!(grant.effects().value, effects);
             prop_assert_eq!(grant.memory().value.bytes(), grant.limit(Limit::Memory).value);
             prop_assert_eq!(u64::from(grant.cpu().value.get()), grant.limit(Limit::Cpu).value);
             let timeout = Duration::from_millis(grant.limit(Limit::Time).value);
@@ -462,6 +467,31 @@ fn a_grant_names_the_layer_of_each_limit() {
 }
 
 #[test]
+fn the_narrowest_time_of_effects_holds_and_names_the_first_layer_that_set_it() {
+    let claims = |effects| Claims { effects: Some(effects), ..Claims::default() };
+    let (direct, atomic) = (claims(FileEffects::Direct), claims(FileEffects::Atomic));
+    for (layers, ceiling, expected, set_by) in [
+        (vec![], FileEffects::Direct, FileEffects::Direct, Layer::Executor),
+        (vec![(Layer::Tool, direct.clone())], FileEffects::Direct, FileEffects::Direct, Layer::Tool),
+        (vec![(Layer::Tool, direct.clone())], FileEffects::Atomic, FileEffects::Atomic, Layer::Executor),
+        (vec![(Layer::Tool, atomic.clone())], FileEffects::Direct, FileEffects::Atomic, Layer::Tool),
+        (
+            vec![(Layer::Verdict, direct), (Layer::Tool, atomic.clone()), (Layer::Condition, atomic)],
+            FileEffects::Atomic,
+            FileEffects::Atomic,
+            Layer::Condition,
+        ),
+    ] {
+        let ceilings = Ceilings { effects: ceiling, ..ceilings() };
+        let grant = Grant::meet(&Authority::for_tests(), layers, &ceilings).unwrap();
+        assert_eq!(grant.effects(), Bound { value: expected, layer: set_by });
+    }
+    let ceilings = Ceilings { effects: FileEffects::Atomic, ..ceilings() };
+    let without_access = Permit::without_access(&ceilings);
+    assert!(without_access.grant().effects().value.is_direct(), "a run without files has no upper");
+}
+
+#[test]
 fn limits_of_the_operator_are_not_attributed_to_a_verdict() {
     let claims = Claims {
         limits: ClaimedLimits::default().with(MemoryLimit::from_mb(50).ok()),
@@ -572,6 +602,8 @@ fn a_folder_above_a_match_is_not_granted_itself() {
 fn conditions() {
     assert_eq!(parse_condition("read_only").unwrap().access, Some(Access::ReadOnly));
     assert_eq!(parse_condition("no_network").unwrap().network, Some(false));
+    let atomic = Claims { effects: Some(FileEffects::Atomic), ..Claims::default() };
+    assert_eq!(parse_condition("effects:atomic"), Ok(atomic));
     let amounts = [
         ("max_memory_mb:5", Limit::Memory, 5 << 20),
         ("timeout_seconds:5", Limit::Time, 5000),
@@ -599,6 +631,10 @@ fn conditions() {
         "read_only:true",
         "READ_ONLY",
         "no_network:1",
+        "effects",
+        "effects:",
+        "effects:direct",
+        "effects:ATOMIC",
         "max_memory_mb",
         "max_memory_mb:",
         "max_memory_mb:+5",

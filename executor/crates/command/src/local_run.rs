@@ -3,7 +3,7 @@
 use crate::UsageError;
 use crate::setup::ToolRuntime;
 use a2g_config::Config;
-use a2g_core::run::{Capacity, Executor, ExecutorParts, ExecutorSettings};
+use a2g_core::run::{Capacity, EffectsPlace, Executor, ExecutorParts, ExecutorSettings};
 use a2g_govern::local::LocalGovernor;
 use a2g_govern::{Governor, Granter, Trust};
 use a2g_journal::Journal;
@@ -67,7 +67,16 @@ pub async fn start_executor(
     // The journal is in memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();
     let clock = Arc::clone(&tools_runtime.clock);
-    let parts =
-        ExecutorParts { loaded, governor, trust, egress, journal, fleet: None, passes_calls: false, clock };
+    let parts = ExecutorParts {
+        loaded,
+        governor,
+        trust,
+        egress,
+        journal,
+        effects: EffectsPlace::Temporary,
+        fleet: None,
+        passes_calls: false,
+        clock,
+    };
     Ok(Arc::new(Executor::new(settings, parts)))
 }

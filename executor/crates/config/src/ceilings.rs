@@ -24,6 +24,7 @@ pub(super) fn parse_ceilings(
         hosts,
         network_budgets,
         access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        effects: ceilings.effects,
         areas: match &ceilings.filesystem_scope {
             Some(patterns) => parse_areas(patterns)?,
             None => parse_areas(&DEFAULT_SCOPE)?,
@@ -61,6 +62,21 @@ pub(super) fn parse_mounts(
 #[cfg(test)]
 mod tests {
     use crate::tests::parse;
+    use a2g_types::limit::FileEffects;
+
+    #[test]
+    fn the_time_of_file_effects_is_one_of_two() {
+        for (text, effects) in [
+            ("", FileEffects::Direct),
+            ("[ceilings]\neffects = \"direct\"\n", FileEffects::Direct),
+            ("[ceilings]\neffects = \"atomic\"\n", FileEffects::Atomic),
+        ] {
+            assert_eq!(parse(text).unwrap().ceilings.effects, effects, "{text}");
+        }
+        for other in ["\"Atomic\"", "\"staged\"", "true"] {
+            assert!(parse(&format!("[ceilings]\neffects = {other}\n")).is_err(), "{other}");
+        }
+    }
 
     #[test]
     fn two_mounts_that_share_a_guest_path_are_refused() {

@@ -5,7 +5,7 @@ use a2g_http::ConnectionLimits;
 use a2g_journal::{ArgumentStorage, JournalLimits};
 use a2g_types::call::Door;
 use a2g_types::durability::{Durability, SyncedStarts};
-use a2g_types::limit::{KeyNumbers, LIMITS, LimitRow};
+use a2g_types::limit::{FileEffects, KeyNumbers, LIMITS, LimitRow};
 use a2g_types::limit_keys::{self, LimitKeys};
 use a2g_types::quantity::BYTES_PER_MB;
 use a2g_wire::strict_json::JsonBounds;
@@ -46,6 +46,7 @@ pub(super) struct File {
     pub(super) trust: Trust,
     pub(super) catalog: Catalog,
     pub(super) journal: Journal,
+    pub(super) effects: Effects,
     pub(super) ceilings: Ceilings,
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
@@ -53,6 +54,12 @@ pub(super) struct File {
     pub(super) console: ConsoleSection,
     pub(super) approvals: Vec<ApprovalRuleSection>,
     pub(super) fleet: Option<Fleet>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Effects {
+    pub(super) folder: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -357,7 +364,7 @@ pub(super) enum Arguments {
     Hash,
 }
 
-/// `[ceilings]`: a key for each row of the table of limits, and four more.
+/// `[ceilings]`: a key for each row of the table of limits, and five more.
 #[derive(Debug, Default)]
 pub(super) struct Ceilings {
     /// The numbers that the file sets.
@@ -365,6 +372,7 @@ pub(super) struct Ceilings {
     pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
+    pub(super) effects: FileEffects,
     /// `None`: the default, which depends on where the executor's own files are.
     pub(super) filesystem_scope: Option<Vec<String>>,
 }
@@ -372,7 +380,7 @@ pub(super) struct Ceilings {
 /// The keys of [`Ceilings`], in the order in which a message lists them.
 static CEILING_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let numbers = LIMITS.iter().map(LimitRow::key);
-    numbers.chain(["hard_links", "network_allowed", "read_only", "filesystem_scope"]).collect()
+    numbers.chain(["hard_links", "network_allowed", "read_only", "effects", "filesystem_scope"]).collect()
 });
 
 impl LimitKeys for Ceilings {
@@ -391,6 +399,7 @@ impl LimitKeys for Ceilings {
             "hard_links" => self.hard_links = members.next_value()?,
             "network_allowed" => self.network_allowed = members.next_value()?,
             "read_only" => self.read_only = members.next_value()?,
+            "effects" => self.effects = members.next_value()?,
             _filesystem_scope => self.filesystem_scope = Some(members.next_value()?),
         }
         Ok(())

@@ -110,6 +110,8 @@ pub struct Config {
     pub risk: RiskThresholds,
     /// The journal's file.
     pub journal: PathBuf,
+    /// The private folder that has a folder for each run whose file changes take effect together.
+    pub effects: PathBuf,
     /// The durability level of the journal.
     pub durability: Durability,
     /// The runs whose start waits for the disk.
@@ -166,6 +168,8 @@ pub struct Config {
 
 /// The file of accepted definitions, which is by default beside the journal.
 const DEFINITIONS: &str = "definitions.json";
+/// The folder of staged file changes, which is by default beside the journal.
+const EFFECTS: &str = "effects";
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -374,6 +378,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         trust: parse_trust(file.trust, resolve)?,
         compile_limits: parse_compile_limits(&file.catalog)?,
         definitions: file.catalog.definitions.map_or_else(|| journal.with_file_name(DEFINITIONS), resolve),
+        effects: file.effects.folder.map_or_else(|| journal.with_file_name(EFFECTS), resolve),
         cache: file.catalog.cache.map_or_else(default_cache, |path| Ok(resolve(path)))?,
         remote_tools: parse_remote_tools(file.catalog.remote)?,
         signers: file.catalog.trust.map(|trust| parse_signers(trust, resolve)).transpose()?,

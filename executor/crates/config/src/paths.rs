@@ -39,6 +39,7 @@ impl Config {
             ("catalog.definitions", Some(&self.definitions)),
             ("journal.path", Some(&self.journal)),
             ("journal.key", self.journal_key.as_ref()),
+            ("effects.folder", Some(&self.effects)),
             ("governor.reports", self.reports.as_ref()),
             ("governor.policies", self.policies.as_ref()),
             ("network.ca_file", self.ca_file.as_ref()),
@@ -256,6 +257,7 @@ mod tests {
             (format!("{REACHES_TMP}{ELSEWHERE}{KEYS}"), "/tmp/keys"),
             (format!("{ELSEWHERE}[governor]\nreports = \"/workspace/reports.ndjson\"\n"), "reports.ndjson"),
             (format!("{ELSEWHERE}[network]\nca_file = \"/workspace/ca.pem\"\n"), "ca.pem"),
+            (format!("{ELSEWHERE}[effects]\nfolder = \"/workspace/effects\"\n"), "/workspace/effects"),
             (format!("{ELSEWHERE}[[mount]]\nguest = \"/workspace\"\nhost = \"/srv\"\n"), "/srv/cache"),
         ] {
             let error = parse(&text).unwrap_err();

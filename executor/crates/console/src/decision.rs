@@ -418,6 +418,9 @@ fn files_part(Limits { granted, shown }: Limits<'_>, may_approve: bool) -> Marku
             @for blocked in &shown.blocked_paths {
                 p { "except " code { (whole(&blocked.value)) } ", set by " (set_by(blocked.layer)) }
             }
+            @if let Some(effects) = shown.effects.value.unless_direct() {
+                p { "Changes are " (effects.as_str()) " (set by " (set_by(shown.effects.layer)) "): " (effects.summary()) "." }
+            }
         }
     }
 }

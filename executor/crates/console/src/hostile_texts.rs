@@ -18,7 +18,7 @@ use a2g_types::call::{Call, Door, Priority, StoredArguments};
 use a2g_types::durability::Durability;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId, ToolName, is_display_control};
-use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit, NetworkBudgets};
+use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, NetworkBudgets};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::{
     Artifact, CallUsage, Contact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, NestedCall,
@@ -139,7 +139,9 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
         End::ToolError { code, message, detail: _ } => [code, message].into_iter().for_each(&mut replace),
         End::Exited { stderr_tail, .. } => replace(stderr_tail),
         End::ResultInvalid { pointer, message } => [pointer, message].into_iter().for_each(&mut replace),
-        End::Trapped(text) | End::NotStarted(text) | End::Crashed(text) => replace(text),
+        End::Trapped(text) | End::NotStarted(text) | End::Crashed(text) | End::NotCommitted(text) => {
+            replace(text);
+        }
         End::ResultNotJson | End::LimitReached(_) | End::Aborted(_) => {}
     }
     output.logs.iter_mut().for_each(|log| replace(&mut log.message));
@@ -170,6 +172,7 @@ fn end(number: u64) -> End {
         4 => End::NotStarted(text()),
         5 => End::Crashed(text()),
         6 => End::LimitReached(Limit::Memory),
+        7 => End::NotCommitted(text()),
         _ => End::Returned(json!("").into()),
     }
 }
@@ -194,6 +197,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         contacted_truncated: false,
     };
     let usage = Usage {
+        changes: None,
         start_memory_bytes: None,
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
         cpu: bound(CpuPercent::new(100).unwrap()),
@@ -208,6 +212,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         blocked: vec![bound(String::new())],
         missing_roots: vec![String::new()],
         filesystem_emptied_by: None,
+        effects: bound(FileEffects::Atomic),
         budgets: Budgets::default(),
         spent: None,
         network: bound(true),

@@ -140,7 +140,7 @@ pub(super) fn capabilities(
         return None;
     }
     let mut narrower = declared.clone();
-    let DeclaredCapabilities { filesystem, network, limits, calls } = &mut narrower;
+    let DeclaredCapabilities { filesystem, effects: _, network, limits, calls } = &mut narrower;
     if !needs.has_files {
         *filesystem = DeclaredFilesystem::None;
     }
@@ -164,7 +164,7 @@ pub(super) fn capabilities_text(
     needs: &RunNeeds,
     comment: &str,
 ) -> String {
-    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
     let mut text = format!("# {comment}\n[capabilities]\nfilesystem = \"{}\"\n", filesystem.as_str());
     if *filesystem == DeclaredFilesystem::ReadWrite && !needs.has_written {
         text.push_str(
@@ -175,6 +175,7 @@ pub(super) fn capabilities_text(
     let mut set = |key: &str, value: Option<String>| {
         let _infallible = value.map(|value| writeln!(text, "{key} = {value}"));
     };
+    set("effects", effects.unless_direct().map(|effects| format!("\"{}\"", effects.as_str())));
     set("network", Some(network.to_string()));
     for row in &LIMITS {
         if row.group == Group::Calls && calls.is_empty() {

@@ -361,6 +361,13 @@ fn limits(receipt: &Receipt) -> Markup {
                 @for blocked in &usage.blocked { p { "except " code { (line(&blocked.value)) } ", set by " (by(blocked.layer)) } }
                 (missing_folders(&usage.missing_roots))
             }
+            @if let Some(effects) = usage.effects.value.unless_direct() {
+                dt { "File changes" }
+                dd {
+                    (effects.as_str()) ", set by " (by(usage.effects.layer))
+                    @if let Some(changes) = usage.changes { "; " (changes.count) " took effect" }
+                }
+            }
             dt { "Network" }
             dd {
                 @if usage.network.value { "granted" } @else { "off" } ", set by " (by(usage.network.layer))
@@ -478,6 +485,7 @@ fn grant_line(grant: &GrantSummary) -> Markup {
         areas,
         blocked_paths,
         access,
+        effects,
         calls,
     } = grant;
     html! {
@@ -496,6 +504,7 @@ fn grant_line(grant: &GrantSummary) -> Markup {
         @if areas.is_empty() { "none" } @else { (access.value.as_str()) }
         @for area in areas { " " code { (whole(&area.value)) } }
         @for path in blocked_paths { " except " code { (whole(&path.value)) } }
+        @if let Some(effects) = effects.value.unless_direct() { " · file changes " (effects.as_str()) }
         @if let Some(calls) = calls {
             " · at most " (counted(calls.max_calls.value, "call")) ", " (calls.max_parallel.value) " at the same time"
             @for targets in &calls.targets { ", to " (line(&targets.value.to_names().join(", "))) }

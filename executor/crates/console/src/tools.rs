@@ -146,7 +146,7 @@ pub(super) fn tool_page(
 }
 
 fn tool_body(tool: &Descriptor) -> Markup {
-    let DeclaredCapabilities { filesystem, network, limits, calls } = &tool.capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = &tool.capabilities;
     let limits = limits.claimed().filter(|(row, _)| row.group != Group::Calls);
     let schema = |schema| block(&serde_json::to_string_pretty(schema).unwrap_or_default());
     html! {
@@ -165,6 +165,7 @@ fn tool_body(tool: &Descriptor) -> Markup {
                 dt { "Package" } dd { code.hash { "sha256:" (package.to_string()) } }
             }
             dt { "Files" } dd { (filesystem.as_str()) }
+            @if let Some(effects) = effects.unless_direct() { dt { "File changes" } dd { (effects.as_str()) } }
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
             @for (row, amount) in limits { dt { (row.label()) } dd { "at most " (row.format(amount)) } }
             dt { "May call" } dd { (calls.to_names().join(", ")) @if calls.is_empty() { "none" } }

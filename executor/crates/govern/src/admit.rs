@@ -463,6 +463,7 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
         hosts: HostClaims::default(),
         areas: Some(areas.collect::<Result<Vec<_>, _>>()?.concat()),
         access: None,
+        effects: None,
         blocked: Vec::new(),
         calls: None,
     })
@@ -636,7 +637,7 @@ pub fn missing_scope_message(tool: &ToolName) -> String {
 
 /// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
-    let DeclaredCapabilities { filesystem, network, limits, calls } = declared;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
@@ -648,6 +649,7 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
         hosts: HostClaims::default(),
         areas,
         access,
+        effects: effects.unless_direct(),
         blocked: Vec::new(),
         calls: Some(calls.clone()),
     }

@@ -317,6 +317,7 @@ impl PolicyEntry {
             hosts: self.hosts.clone().unwrap_or_default(),
             areas: rule.areas().map(<[Area]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
+            effects: tool_rule.effects.unless_direct(),
             blocked: rule.blocked_globs().cloned().collect(),
             calls: tool_rule.calls.clone(),
         }
@@ -335,7 +336,7 @@ mod tests {
     use a2g_capability::{Ceilings, Glob, Grant, HostPattern, Tree};
     use a2g_types::call::{Door, Priority};
     use a2g_types::ident::IntentId;
-    use a2g_types::limit::{ClaimedLimits, Layer, LimitMap};
+    use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, LimitMap};
 
     use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
     use a2g_types::verdict::{NetworkRule, ResourceRule};
@@ -463,6 +464,7 @@ mod tests {
             ToolRule {
                 paths: Some(vec!["/workspace/**".into()]),
                 blocked_paths: vec!["/workspace/secret/**".into()],
+                effects: FileEffects::Atomic,
                 limits: ClaimedLimits::default().with(Timeout::from_seconds(5).ok()),
                 ..rule()
             },
@@ -488,6 +490,7 @@ mod tests {
                 },
                 areas: Some(vec![Tree::parse_path("/workspace").unwrap().into()]),
                 access: None,
+                effects: Some(FileEffects::Atomic),
                 blocked: Glob::parse_blocking("/workspace/secret/**").unwrap(),
                 calls: None,
             }

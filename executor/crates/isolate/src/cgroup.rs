@@ -10,7 +10,7 @@
 // The crate cgroups-rs is not used: it enables controllers from the root of the hierarchy, which a delegated user may
 // not do, and ignores writes that the kernel refuses, so that a limit could be missing without an error.
 
-use super::confine::{OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
+use super::confine::{OVERHEAD_BYTES, OVERHEAD_OF_CHANGES, OVERHEAD_PER_OUTPUT_BYTE};
 use a2g_capability::Grant;
 use a2g_types::limit::Limit;
 use parking_lot::Mutex;
@@ -469,10 +469,15 @@ impl Group {
 
     /// Sets the limits of a run's child: those of its guest, plus the executor's own overhead.
     pub(super) fn limit(&self, grant: &Grant) -> Result<()> {
+        let written = grant.limit(Limit::Written).value;
+        // The table of changes, and the copies of what is changed.
+        let of_changes =
+            if grant.effects().value.is_direct() { 0 } else { OVERHEAD_OF_CHANGES.saturating_add(written) };
         // Files that the run writes are included, because they may be in a tmpfs.
         let overhead = OVERHEAD_BYTES
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
-            .saturating_add(grant.limit(Limit::Written).value)
+            .saturating_add(written)
+            .saturating_add(of_changes)
             .saturating_add(HEADROOM_BYTES);
         let memory_bytes = grant.memory().value.bytes().saturating_add(overhead);
         // A tenth and five percentage points more than the throttle allows, so that a guest reaches the throttle first.

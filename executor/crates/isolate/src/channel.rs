@@ -90,8 +90,9 @@ pub(super) struct Exit {
 }
 
 /// The first message from the server to a child. The file of the tool's code is attached, then the descriptors of the
-/// granted folders, and the relay's socket if the run has a network or may call tools. Each further message to a child that serves several runs
-/// is the text of one run's arguments.
+/// granted folders, that of the folder for the run's file changes if they are kept apart, and the relay's socket if the run
+/// has a network or may call tools. Each further message to a child that serves several runs is the text of one run's
+/// arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
@@ -168,6 +169,7 @@ impl From<End> for ReportedEnd {
             | End::Trapped(_)
             | End::NotStarted(_)
             | End::Crashed(_)
+            | End::NotCommitted(_)
             | End::LimitReached(_)
             | End::Aborted(_) => Self::Other(end),
         }

@@ -89,10 +89,11 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     let access = permit.grant().access().value;
     let granted_folders = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let folders = granted_folders.chain([(zygote.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
+    let upper = permit.upper().map(|upper| upper.as_fd());
     let grant = permit.grant();
     zygote
         .confinement
-        .apply(&folders, grant.memory().value, grant.output().value, user)
+        .apply(&folders, upper, grant.memory().value, grant.output().value, user)
         .map_err(confine_io_error)?;
     drop(folders);
     if !wait_for_begin(socket)? {

@@ -33,6 +33,9 @@ pub const OVERHEAD_BYTES: u64 = 64 << 20;
 /// The private memory that a child may additionally use for each byte of permitted output.
 // A JSON value takes up to this many bytes for one byte of its text.
 pub const OVERHEAD_PER_OUTPUT_BYTE: u64 = 64;
+/// The private memory that a child may additionally use if the run's file changes are kept apart: for the table of the
+/// changes and its stored form.
+pub const OVERHEAD_OF_CHANGES: u64 = 384 << 20;
 
 /// The newest Landlock ABI in use. An older kernel enforces the part that it supports.
 const LANDLOCK: ABI = ABI::V9;
@@ -117,6 +120,8 @@ pub struct Confinement {
 struct Programs {
     waiting: BpfProgram,
     guest: BpfProgram,
+    /// As `guest`, with the calls of a run whose file changes are kept apart.
+    staging_guest: BpfProgram,
 }
 
 impl Confinement {
@@ -244,6 +249,8 @@ impl Confinement {
     /// the zygote's capabilities over files), and to the system calls that a running guest needs. Any other system call
     /// ends the process with `SIGSYS`.
     ///
+    /// With `upper`, the folder for the run's file changes, the child writes to that folder only, and reads all others.
+    ///
     /// A folder that the sandbox itself opens again has to be among the roots.
     ///
     /// # Errors
@@ -251,6 +258,7 @@ impl Confinement {
     pub fn apply(
         &self,
         roots: &[(BorrowedFd<'_>, Access)],
+        upper: Option<BorrowedFd<'_>>,
         memory: MemoryLimit,
         output: OutputLimit,
         user: Option<User>,
@@ -260,7 +268,8 @@ impl Confinement {
         }
         let mut skipped = Vec::new();
         // The limit is relative to the current size, because the zygote's pages are not the guest's.
-        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes();
+        let of_changes = if upper.is_some() { OVERHEAD_OF_CHANGES } else { 0 };
+        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes() + of_changes;
         lower_limit(Resource::Data, private_pages()? * self.page_bytes + memory.bytes() + overhead)?;
         // Root ignores this limit. It is for a kernel without seccomp.
         lower_limit(Resource::Nproc, 0)?;
@@ -270,13 +279,23 @@ impl Confinement {
             if threads != expected {
                 return Err(ConfineError::Threads { threads, expected });
             }
-            restrict_folders(roots)?;
+            match upper {
+                Some(upper) => {
+                    let read_only = roots.iter().map(|(folder, _)| (*folder, Access::ReadOnly));
+                    let folders = read_only.chain([(upper, Access::ReadWrite)]).collect::<Vec<_>>();
+                    restrict_folders(&folders)?;
+                }
+                None => restrict_folders(roots)?,
+            }
         } else {
             skipped.push(Support::LANDLOCK);
         }
         self.change_user(user)?;
         match &self.seccomp {
-            Some(programs) => seccompiler::apply_filter_all_threads(&programs.guest)?,
+            Some(programs) => {
+                let program = if upper.is_some() { &programs.staging_guest } else { &programs.guest };
+                seccompiler::apply_filter_all_threads(program)?;
+            }
             None => skipped.push(Support::SECCOMP),
         }
         Ok(Applied { skipped })
@@ -395,7 +414,7 @@ pub(super) const GUEST: &[libc::c_long] = &[
 const ONLY_WAITING: &[libc::c_long] = &[
     libc::SYS_clone, libc::SYS_clone3, libc::SYS_landlock_add_rule, libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_restrict_self, libc::SYS_ppoll, libc::SYS_prctl, libc::SYS_prlimit64,
-    libc::SYS_dup3, libc::SYS_pidfd_open, libc::SYS_recvfrom, libc::SYS_recvmsg,
+    libc::SYS_pidfd_open, libc::SYS_recvfrom, libc::SYS_recvmsg,
     libc::SYS_rt_sigaction, libc::SYS_sched_setscheduler, libc::SYS_seccomp, libc::SYS_wait4,
     libc::SYS_capset, libc::SYS_setgroups, libc::SYS_setresgid, libc::SYS_setresuid,
     // wasmtime lets all processors see new code.
@@ -407,15 +426,32 @@ const ONLY_WAITING: &[libc::c_long] = &[
     libc::SYS_poll,
 ];
 
+/// System calls that only a run whose file changes are kept apart needs, with any arguments, and a waiting child: to copy
+/// files, to put a copy behind an open handle, and to ask for the rights that the user has over files.
+#[rustfmt::skip]
+const ONLY_STAGING: &[libc::c_long] = &[
+    libc::SYS_capget, libc::SYS_copy_file_range, libc::SYS_dup3, libc::SYS_faccessat2,
+];
+
+/// The request of `ioctl` with which such a run lets a copy share the blocks of its original. The number is the same on
+/// all processors that this program is built for.
+const FICLONE: u64 = 0x4004_9409;
+
 impl Programs {
     fn compile() -> Result<Self, seccompiler::BackendError> {
         let unconditional =
             |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Vec<_>>();
+        let clones = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, FICLONE)?;
         let mut waiting = unconditional(GUEST);
         waiting.extend(unconditional(ONLY_WAITING));
+        waiting.extend(unconditional(ONLY_STAGING));
         waiting.extend(conditional_calls(NewCode::Allowed)?);
-        let mut guest = unconditional(ONLY_WAITING);
-        guest.extend(code_calls()?);
+        waiting.push((libc::SYS_ioctl, vec![SeccompRule::new(vec![clones])?]));
+        let mut staging = unconditional(ONLY_WAITING);
+        staging.extend(code_calls()?);
+        let mut guest = staging.clone();
+        guest.extend(unconditional(ONLY_STAGING));
+        guest.push((libc::SYS_ioctl, Vec::new()));
         let program = |rules: Vec<(libc::c_long, Vec<SeccompRule>)>, unlisted, listed| {
             let arch = std::env::consts::ARCH.try_into()?;
             SeccompFilter::new(rules.into_iter().collect::<BTreeMap<_, _>>(), unlisted, listed, arch)?
@@ -426,6 +462,7 @@ impl Programs {
         Ok(Self {
             waiting: program(waiting, SeccompAction::KillProcess, SeccompAction::Allow)?,
             guest: program(guest, SeccompAction::Allow, SeccompAction::KillProcess)?,
+            staging_guest: program(staging, SeccompAction::Allow, SeccompAction::KillProcess)?,
         })
     }
 }

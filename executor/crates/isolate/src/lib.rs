@@ -25,8 +25,8 @@ mod zygote_pool;
 pub use cgroup::Cgroups;
 pub use compiler::{CompilerLimits, confine_compiler};
 pub use confine::{
-    Applied, ConfineError, Confinement, ControlRow, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE,
-    Support, support,
+    Applied, ConfineError, Confinement, ControlRow, Feature, OVERHEAD_BYTES, OVERHEAD_OF_CHANGES,
+    OVERHEAD_PER_OUTPUT_BYTE, Support, support,
 };
 pub use error::ChildError;
 pub use inline::Inline;
@@ -51,6 +51,8 @@ use supervisor::Supervisor;
 /// The time that a guest has after the deadline to end by itself.
 // The guest's own end is preferred, because it has more detail than the server's.
 const GRACE: Duration = Duration::from_millis(20);
+
+const NOT_LOADED: &str = "this tool is not loaded";
 
 /// The isolation of a tool's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +159,8 @@ impl RunRequest {
 enum AssignedRun {
     Process(Box<supervisor::JobRequest>),
     Inline(Artifact, Permit, String),
-    Unavailable,
+    /// It cannot start, for this reason.
+    Unavailable(String),
 }
 
 impl Isolate {
@@ -228,15 +231,15 @@ impl Isolate {
                     ProcessLifetime::Reused => Some(agent),
                 };
                 match supervisor.job_request(tool, permit, task, reused_by) {
-                    Some(job) => AssignedRun::Process(Box::new(job)),
-                    None => AssignedRun::Unavailable,
+                    Ok(job) => AssignedRun::Process(Box::new(job)),
+                    Err(error) => AssignedRun::Unavailable(error.to_string()),
                 }
             }
             (Some(Placement::Inline(artifact)), _) => {
                 AssignedRun::Inline(artifact.clone(), permit, arguments)
             }
             (Some(Placement::Process(_)), None) | (Some(Placement::Unavailable(_)) | None, _) => {
-                AssignedRun::Unavailable
+                AssignedRun::Unavailable(NOT_LOADED.to_owned())
             }
         };
         RunRequest { grant, assigned }
@@ -254,7 +257,9 @@ impl Isolate {
     pub async fn prepare(&self, request: &RunRequest) -> Option<PreparedChild> {
         match (&request.assigned, &self.supervisor) {
             (AssignedRun::Process(job), Some(supervisor)) => supervisor.prepare(job, &request.grant).await,
-            (AssignedRun::Process(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable, _) => None,
+            (AssignedRun::Process(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable(_), _) => {
+                None
+            }
         }
     }
 
@@ -292,9 +297,11 @@ impl Isolate {
             (AssignedRun::Inline(artifact, permit, arguments), _) => {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
-            (AssignedRun::Process(_), None) | (AssignedRun::Unavailable, _) => {
-                let end = End::NotStarted("this tool is not loaded".to_owned());
-                execution.outcome(end, self.clock.monotonic())
+            (AssignedRun::Process(_), None) => {
+                execution.outcome(End::NotStarted(NOT_LOADED.to_owned()), self.clock.monotonic())
+            }
+            (AssignedRun::Unavailable(reason), _) => {
+                execution.outcome(End::NotStarted(reason), self.clock.monotonic())
             }
         };
         execution.network().close();

@@ -8,7 +8,7 @@ use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
 use a2g_types::clock::Clock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Limit, LimitMap, NetworkBudgets};
+use a2g_types::limit::{Access, FileEffects, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::io::Result;
@@ -101,6 +101,7 @@ fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
         network_budgets: NetworkBudgets::ZERO,
         areas: Vec::new(),
         access: Access::ReadOnly,
+        effects: FileEffects::Direct,
         hard_links: false,
     })
 }

@@ -95,11 +95,11 @@ impl FolderId {
 
 /// `true` if a run under `permit` leaves nothing outside of its store, so that its process may serve another one.
 // A network or calls have a relay with a thread of its own, and connections that outlive the guest. A folder in the place
-// of a missing one is a new one for each run, so no other run would have the same.
+// of a missing one is a new one for each run, so no other run would have the same. So is the folder for a run's file changes.
 pub(super) fn may_share_process(permit: &Permit) -> bool {
     let grant = permit.grant();
     let has_missing = permit.roots().as_slice().iter().any(|root| root.is_missing);
-    !grant.network().value && !grant.calls().allows_any() && !has_missing
+    !grant.network().value && !grant.calls().allows_any() && !has_missing && permit.upper().is_none()
 }
 
 /// `true` if a process may serve another run after one that ended so: with a result or the tool's own error.
@@ -112,6 +112,7 @@ pub(super) fn may_go_on_after(end: &End) -> bool {
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::LimitReached(_)
         | End::Aborted(_) => false,
     }

@@ -27,7 +27,7 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use std::io::{ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -73,19 +73,31 @@ impl Supervisor {
         Ok((Self { pool, idle, clock }, unusable))
     }
 
-    /// The job of one run; `None` if there is no such tool. Its user depends on the owners of the granted folders. With
-    /// `reused_by`, its process may serve other runs of this agent.
+    /// The job of one run. Its user depends on the owners of the granted folders. With `reused_by`, its process may serve
+    /// other runs of this agent.
+    ///
+    /// # Errors
+    /// If there is no such tool, or the folder for the run's file changes cannot be given to that user. The message is a
+    /// clause about the run.
     pub(super) fn job_request(
         &self,
         tool: &ToolName,
         permit: Permit,
         task: Task,
         reused_by: Option<&AgentDid>,
-    ) -> Option<JobRequest> {
-        let image = self.pool.image(tool)?;
+    ) -> std::result::Result<JobRequest, ChildError> {
+        let image = self.pool.image(tool).ok_or(ChildError::UnknownTool)?;
         let form = CodeForm::of(image.code().for_grant(permit.grant()));
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
+        if let (Some(upper), Some(user)) = (permit.upper(), user) {
+            user.own(upper).map_err(|error| {
+                Error::other(format!(
+                    "the folder for its file changes cannot be given to its user {user} ({error}): give the executor \
+                     CAP_CHOWN, or do not run it as root"
+                ))
+            })?;
+        }
         let reused_by = reused_by.filter(|_| may_share_process(&permit));
         let (permit, folders) = Handover::from_permit(permit);
         let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
@@ -99,7 +111,7 @@ impl Supervisor {
             user,
             lifetime: if key.is_some() { ProcessLifetime::Reused } else { ProcessLifetime::OneRun },
         };
-        Some(JobRequest { job, image, folders, key })
+        Ok(JobRequest { job, image, folders, key })
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -173,7 +185,7 @@ impl Supervisor {
     ) -> std::result::Result<[String; 4], ChildError> {
         let grant = permit.grant().clone();
         let timeout = permit.grant().timeout().value;
-        let request = self.job_request(tool, permit, Task::Describe, None).ok_or(ChildError::UnknownTool)?;
+        let request = self.job_request(tool, permit, Task::Describe, None)?;
         let description = async {
             let (child, refill) = self.pool.take_child(tool).await?;
             let mut prepared = child.assign(refill, &request, &grant, RelayGuard(None), None).await?;
@@ -368,7 +380,11 @@ impl Supervisor {
                 End::Crashed("it reported a deadline that has not passed".to_owned())
             }
             ReportedEnd::Other(
-                End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } | End::Aborted(_),
+                End::Returned(_)
+                | End::ToolError { .. }
+                | End::ResultInvalid { .. }
+                | End::NotCommitted(_)
+                | End::Aborted(_),
             ) => End::Crashed("it reported an end that a child may not report".to_owned()),
             ReportedEnd::Other(End::Exited { code, stderr_tail }) => {
                 End::Exited { code, stderr_tail: truncate(stderr_tail) }
@@ -381,7 +397,7 @@ impl Supervisor {
     }
 }
 
-/// The job of one child, the code of its tool and the folders that are granted to it.
+/// The job of one child, the code of its tool and its folders: the granted ones, and the one for its file changes.
 pub(super) struct JobRequest {
     job: Job,
     image: Arc<ToolImage>,

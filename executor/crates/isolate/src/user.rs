@@ -64,6 +64,13 @@ impl User {
         Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
+    /// Makes this user the owner of an open folder.
+    pub(super) fn own(self, folder: impl AsFd) -> rustix::io::Result<()> {
+        let uid = rustix::fs::Uid::from_raw(self.uid);
+        let gid = rustix::fs::Gid::from_raw(self.gid);
+        rustix::fs::fchown(folder, Some(uid), Some(gid))
+    }
+
     /// Reads `UID:GID`, or the name of a user of this machine.
     ///
     /// # Ambient Authority

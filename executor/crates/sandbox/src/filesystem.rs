@@ -1,4 +1,4 @@
-//! The filesystem of WASI 0.2: wasmtime's implementation, with every call checked and every refusal recorded.
+//! The filesystem of WASI 0.2: the calls of `files.rs`, each checked, and every refusal recorded.
 //!
 //! Every call goes through [`AuditedFs`]. Besides the granted folders, a guest has one empty placeholder folder
 //! ([`PreopenKind::Outside`]), to which its libc resolves every other path; only a module that the operator runs
@@ -9,7 +9,8 @@
 
 use super::budget::{Budget, FileInputStream, FileOutputStream};
 use super::denials::Refusal;
-use super::listing::{Listing, ListingEntry};
+use super::files::RunFiles;
+use super::listing::ListingEntry;
 use super::state::{Preopen, PreopenKind, StoreState};
 use super::termination::TerminationReason;
 use super::walk::{PathRequirement, ResolvedPath, WalkedPath};
@@ -39,7 +40,13 @@ impl HasData for HasAuditedFs {
 pub(super) struct AuditedFs<'a>(pub(super) &'a mut StoreState);
 
 impl AuditedFs<'_> {
-    pub(super) fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
+    /// The files of the run, which may be kept apart from the granted folders.
+    pub(super) fn files(&mut self) -> RunFiles<'_> {
+        RunFiles(self.0)
+    }
+
+    /// wasmtime's own calls, for what does not depend on the folder of a file.
+    fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
         self.0.filesystem()
     }
 
@@ -126,7 +133,7 @@ impl AuditedFs<'_> {
     async fn check_move(&mut self, from: &ResolvedPath, to: &ResolvedPath, is_moved: bool) -> FsResult<()> {
         let (Some(old), Some(new)) = (&from.walked, &to.walked) else { return Ok(()) };
         let at = if is_moved { to } else { from };
-        let kind = match self.inner().stat_at(at.folder(), PathFlags::empty(), at.name.clone()).await {
+        let kind = match self.files().stat_at(at.folder(), PathFlags::empty(), at.name.clone()).await {
             Ok(stat) => stat.type_,
             // The moved entry no longer exists.
             Err(_) if is_moved => return Ok(()),
@@ -141,7 +148,7 @@ impl AuditedFs<'_> {
             // Moving back may fail, if another run has taken the name. The guest gets the refusal in either case.
             let new_name = to.name.clone();
             let old_name = from.name.clone();
-            let _ = self.inner().rename_at(to.folder(), new_name, from.folder(), old_name).await;
+            let _ = self.files().rename_at(to.folder(), new_name, from.folder(), old_name).await;
         }
         Err(self.deny_path(walked).into())
     }
@@ -166,7 +173,7 @@ impl AuditedFs<'_> {
         if !exists && open.contains(OpenFlags::CREATE) {
             self.spend(Budget::charge_create)?;
         }
-        let result = self.inner().open_at(at.folder(), at.flags, at.name.clone(), open, flags).await;
+        let result = self.files().open_at(at.folder(), at.flags, at.name.clone(), open, flags).await;
         self.audit(is_mutating(open, flags), paths, result)
     }
 
@@ -177,7 +184,7 @@ impl AuditedFs<'_> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
         // Opening a FIFO could block this thread, and setting a file's times also opens the file. Another name of
         // a file may lie outside the grant.
-        let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
+        let stat = self.files().stat_at(at.folder(), at.flags, at.name.clone()).await;
         match stat.map(|stat| (stat.type_, stat.link_count)) {
             Ok((RegularFile | SymbolicLink, 2..)) if !self.0.hard_links => {
                 self.record(Refusal::HardLink, paths);
@@ -240,7 +247,7 @@ macro_rules! audited {
             let at = self.resolve(&$fd, &$path, follow, $required).await?;
             $(let $flags = at.flags;)?
             // With the last folder's handle and one name, no component of the path is resolved a second time.
-            let result = self.inner().$name(at.folder(), $($flags,)? at.name.clone() $(, $after)*).await;
+            let result = self.files().$name(at.folder(), $($flags,)? at.name.clone() $(, $after)*).await;
             self.release(at);
             self.audit($changes, &paths, result)
         })*
@@ -252,11 +259,11 @@ fn is_mutating(open: OpenFlags, flags: DescriptorFlags) -> bool {
         || flags.intersects(DescriptorFlags::WRITE | DescriptorFlags::MUTATE_DIRECTORY)
 }
 
-/// Defines calls that take no path and are forwarded unchanged.
+/// Defines calls that take no path and are forwarded unchanged, to wasmtime (`inner`) or the run's files (`files`).
 macro_rules! forwarded {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
+    ($to:ident: $($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         $(async fn $name(&mut self, $($arg: $ty),*) -> $out {
-            self.inner().$name($($arg),*).await
+            self.$to().$name($($arg),*).await
         })*
     };
 }
@@ -271,12 +278,17 @@ impl HostDescriptor for AuditedFs<'_> {
     }
 
     forwarded! {
+        inner:
         advise(fd: Resource<Descriptor>, offset: Filesize, len: Filesize, advice: Advice) -> FsResult<()>;
         sync_data(fd: Resource<Descriptor>) -> FsResult<()>;
         get_flags(fd: Resource<Descriptor>) -> FsResult<DescriptorFlags>;
         get_type(fd: Resource<Descriptor>) -> FsResult<DescriptorType>;
         read(fd: Resource<Descriptor>, len: Filesize, offset: Filesize) -> FsResult<(Vec<u8>, bool)>;
         sync(fd: Resource<Descriptor>) -> FsResult<()>;
+    }
+
+    forwarded! {
+        files:
         stat(fd: Resource<Descriptor>) -> FsResult<DescriptorStat>;
         metadata_hash(fd: Resource<Descriptor>) -> FsResult<MetadataHashValue>;
         is_same_object(a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool>;
@@ -284,18 +296,11 @@ impl HostDescriptor for AuditedFs<'_> {
 
     async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
         let walked = self.folder_path(&fd)?;
-        let table = &mut self.0.wasi.ctx().table;
-        let folder = match table.get(&fd)? {
-            Descriptor::Dir(dir) => Arc::clone(&dir.dir),
-            Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
-        };
-        // The binding's stream type is wasmtime's and cannot be constructed here, so the table stores a `Listing` under
-        // a handle of that type.
-        let listing = table.push(Listing::open(&folder, 0)?)?;
+        let listing = self.files().read_directory(&fd)?;
         if let Some(walked) = walked {
             self.0.walked_paths.insert(listing.rep(), walked);
         }
-        Ok(Resource::new_own(listing.rep()))
+        Ok(listing)
     }
 
     async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
@@ -328,7 +333,7 @@ impl HostDescriptor for AuditedFs<'_> {
         {
             return Err(self.deny_path(&walked).into());
         }
-        self.inner().set_times(fd, atim, mtim).await
+        self.files().set_times(fd, atim, mtim).await
     }
 
     async fn set_times_at(
@@ -344,7 +349,7 @@ impl HostDescriptor for AuditedFs<'_> {
         let at = self.resolve(&fd, &path, follow, PathRequirement::Granted).await?;
         let result = match self.check_target(&at, &paths).await {
             Ok(_exists) => {
-                let set = self.inner().set_times_at(at.folder(), at.flags, at.name.clone(), atim, mtim).await;
+                let set = self.files().set_times_at(at.folder(), at.flags, at.name.clone(), atim, mtim).await;
                 self.audit(true, &paths, set)
             }
             Err(refused) => Err(refused),
@@ -358,7 +363,7 @@ impl HostDescriptor for AuditedFs<'_> {
         self.reject_outside(&paths)?;
         let at = self.resolve_new_folder(&fd, &path).await?;
         let result = match self.spend(Budget::charge_create) {
-            Ok(()) => self.inner().create_directory_at(at.folder(), at.name.clone()).await,
+            Ok(()) => self.files().create_directory_at(at.folder(), at.name.clone()).await,
             Err(stop) => Err(stop),
         };
         self.release(at);
@@ -398,7 +403,7 @@ impl HostDescriptor for AuditedFs<'_> {
         let (from, to) = self.resolve_both((&fd, &old), (&new_fd, &new)).await?;
         let old = from.name.clone();
         let new = to.name.clone();
-        let result = self.inner().link_at(from.folder(), flags, old, to.folder(), new).await;
+        let result = self.files().link_at(from.folder(), flags, old, to.folder(), new).await;
         self.release(from);
         self.release(to);
         self.audit(true, &paths, result)
@@ -418,7 +423,7 @@ impl HostDescriptor for AuditedFs<'_> {
             Ok(()) => {
                 let old = from.name.clone();
                 let new = to.name.clone();
-                let result = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
+                let result = self.files().rename_at(from.folder(), old, to.folder(), new).await;
                 // Checked again after the move: another run may have put a folder there in between.
                 match result {
                     Ok(()) => self.check_move(&from, &to, true).await,
@@ -437,7 +442,7 @@ impl HostDescriptor for AuditedFs<'_> {
         self.reject_outside(&paths)?;
         self.check_link(&paths)?;
         let at = self.resolve(&fd, &path, PathFlags::empty(), PathRequirement::Granted).await?;
-        let result = self.inner().symlink_at(at.folder(), target, at.name.clone()).await;
+        let result = self.files().symlink_at(at.folder(), target, at.name.clone()).await;
         self.release(at);
         self.audit(true, &paths, result)
     }
@@ -474,7 +479,7 @@ impl HostDescriptor for AuditedFs<'_> {
 
     fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {
         self.0.walked_paths.remove(&fd.rep());
-        HostDescriptor::drop(&mut self.inner(), fd)
+        self.files().close(fd)
     }
 }
 
@@ -490,9 +495,8 @@ impl HostDirectoryEntryStream for AuditedFs<'_> {
             };
             entry.is_dots() || !walked.as_ref().is_none_or(is_shown)
         };
-        let listing = Resource::<Listing>::new_borrow(stream.rep());
-        let listing = self.0.wasi.ctx().table.get_mut(&listing)?;
-        let next = std::iter::from_fn(|| listing.next().transpose());
+        let mut files = self.files();
+        let next = std::iter::from_fn(|| files.next_entry(&stream).transpose());
         let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(is_hidden));
         let Some(entry) = next.next().transpose()? else { return Ok(None) };
         self.spend(Budget::charge_entry)?;
@@ -503,9 +507,7 @@ impl HostDirectoryEntryStream for AuditedFs<'_> {
 
     fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
         self.0.walked_paths.remove(&stream.rep());
-        let listing = Resource::<Listing>::new_own(stream.rep());
-        self.0.wasi.ctx().table.delete(listing)?;
-        Ok(())
+        self.files().drop_listing(&stream)
     }
 }
 

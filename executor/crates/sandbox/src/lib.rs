@@ -64,6 +64,7 @@ mod denials;
 pub mod egress;
 mod engine;
 mod events;
+mod files;
 mod filesystem;
 mod label;
 mod limiter;
@@ -77,6 +78,7 @@ mod preopens;
 #[cfg(feature = "preview1")]
 mod preview1;
 mod sockets;
+mod staged;
 mod state;
 mod termination;
 mod throttle;
@@ -107,11 +109,13 @@ use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit};
 use a2g_types::outcome::{GrantedArea, RunMetrics, Usage};
 use artifact::{NetworkVariants, PreparedGuest};
 use budget::Budget;
+use files::Files;
 use limiter::MemoryGauge;
 pub use meter::Accounting;
 use meter::{Meter, MeteredFuture};
 use output::{GuestStream, OutputCollector, StdStream};
 use serde_json::Value;
+use staged::Staged;
 use state::{Deadline, EffectiveLimits, Preopen, PreopenKind, RunStats, StoreState};
 use std::collections::HashMap;
 use std::fs::File;
@@ -343,12 +347,14 @@ impl Execution {
                 blocked: effective_limits.blocked,
                 missing_roots: effective_limits.missing_roots,
                 filesystem_emptied_by: self.grant.emptied_by(),
+                effects: self.grant.effects(),
                 budgets: stats.budget.limits().with(Limit::Handles, effective_limits.handles),
                 spent: Some(stats.budget.usage()),
                 network: self.grant.network(),
                 network_used: self.network.usage(),
                 denied,
                 denied_truncated,
+                changes: None,
                 start_memory_bytes: None,
             },
         }
@@ -413,7 +419,8 @@ impl Sandbox {
     }
 
     /// Compiles and loads a module or component in this process. A hostile one is better compiled by a [`ModuleCompiler`]
-    /// in a confined process. A core module runs only under grants of whole folders: see [`Code::componentised`].
+    /// in a confined process. A core module runs only under grants of whole folders whose files change at once: see
+    /// [`Code::componentised`].
     ///
     /// # Ambient Authority
     /// Creates a file without a name in the system's temporary folder, which holds the machine code.
@@ -608,7 +615,8 @@ impl Sandbox {
                 return (End::NotStarted(format!("its store cannot be created: {error:#}")), None);
             }
         };
-        let end = run(artifact, &mut store, input, stats).await;
+        let guest_end = run(artifact, &mut store, input, stats).await;
+        let end = store.data_mut().files.settle(guest_end);
         // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that was
         // stopped in between is stale and is not reported.
         if let (false, Ok(remaining)) = (is_stopped(&end), store.get_fuel()) {
@@ -633,6 +641,7 @@ impl Sandbox {
         if grant.engine().is_some() && grant.engine() != self.engine_id {
             return Err(wasmtime::Error::msg("the permit is for another engine"));
         }
+        let files = self.files_of(&permit, stats)?;
         let mut wasi = WasiCtxBuilder::new();
         // File calls block this thread and do not move to a thread pool: the thread's CPU clock then counts their
         // work, and no file call waits for another thread.
@@ -669,7 +678,8 @@ impl Sandbox {
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
             preopens: Vec::new(),
-            walks: !grant.has_only_whole_trees(),
+            walks: grant.checks_each_path(),
+            files,
             walked_paths: HashMap::new(),
             links: !permit.roots().should_watch_outside(),
             hard_links: grant.budgets().hard_links || !permit.roots().should_watch_outside(),
@@ -701,6 +711,28 @@ impl Sandbox {
         // code above becomes visible.
         read_back(store.data_mut(), kinds)?;
         Ok(store)
+    }
+
+    /// The files of a run. A permit that does not keep changes apart exactly if its grant says so is refused: the changes
+    /// would take effect too early, or never.
+    fn files_of(&self, permit: &Permit, stats: &RunStats) -> wasmtime::Result<Files> {
+        match (permit.grant().effects().value.is_direct(), permit.upper()) {
+            (true, None) => Ok(Files::Direct),
+            (false, Some(upper)) => {
+                let budget = Arc::clone(&stats.budget);
+                let staged = Staged::new(permit, upper, self.outside(), budget);
+                let staged = staged.map_err(|error| {
+                    wasmtime::Error::msg(format!("the folder for its file changes cannot be used: {error}"))
+                })?;
+                Ok(Files::Staged(Box::new(staged)))
+            }
+            (true, Some(_)) => Err(wasmtime::Error::msg(
+                "its grant lets file changes take effect at once, and its permit has a folder to keep them apart",
+            )),
+            (false, None) => Err(wasmtime::Error::msg(
+                "its grant keeps file changes apart, and its permit has no folder for them",
+            )),
+        }
     }
 }
 
@@ -796,14 +828,17 @@ async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, s
     let is_governed = matches!(input, Input::Arguments(_));
     let has_network = store.data().http.is_on();
     let result = match &artifact.0 {
-        // Native code runs only with whole trees: single paths are checked only over WASI 0.2.
+        // Native code runs only with whole trees whose files change at once: single paths are checked, and changes kept
+        // apart, only over WASI 0.2.
         PreparedGuest::CoreCommand { native, .. } if !store.data().walks => core_command(native, store).await,
         PreparedGuest::CoreCommand { componentised: Some(pre), .. } => {
             component_command(pre.pick(has_network), store).await
         }
         PreparedGuest::CoreCommand { componentised: None, .. } => {
             return End::NotStarted(
-                "it can run only under scopes that are whole trees, such as `/workspace/**`".to_owned(),
+                "it can run only under scopes that are whole trees, such as `/workspace/**`, and with file changes \
+                 that take effect at once"
+                    .to_owned(),
             );
         }
         PreparedGuest::ComponentCommand(pre) => component_command(pre.pick(has_network), store).await,

@@ -4,6 +4,7 @@ use super::budget::Budget;
 use super::calls::PendingCalls;
 use super::denials::Denials;
 use super::events::EventSink;
+use super::files::Files;
 use super::limiter::{Limiter, MemoryGauge};
 use super::meter::Meter;
 use super::network::Http;
@@ -60,7 +61,8 @@ pub(super) struct StoreState {
     pub(super) throttle: Throttle,
     pub(super) deadline: Deadline,
     pub(super) preopens: Vec<Preopen>,
-    /// `true` if some root is only partly granted, so that every path has to be walked.
+    pub(super) files: Files,
+    /// `true` if every path has to be walked: some root is only partly granted, or the run's changes are kept apart.
     pub(super) walks: bool,
     /// The walked paths of the guest's open folders and listings, by handle; empty unless `walks`.
     pub(super) walked_paths: HashMap<u32, WalkedPath>,

@@ -13,10 +13,9 @@ use super::filesystem::AuditedFs;
 use a2g_capability::Root;
 use std::sync::Arc;
 use wasmtime::component::Resource;
-use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::filesystem::Descriptor;
 use wasmtime_wasi::p2::bindings::filesystem::types::{
-    DescriptorFlags, DescriptorType, ErrorCode, HostDescriptor as _, OpenFlags, PathFlags,
+    DescriptorFlags, DescriptorType, ErrorCode, OpenFlags, PathFlags,
 };
 use wasmtime_wasi::p2::{FsError, FsResult};
 
@@ -145,7 +144,7 @@ impl AuditedFs<'_> {
 
     fn close(&mut self, opened: Vec<Resource<Descriptor>>) {
         for folder in opened {
-            let _must_exist = self.0.wasi.ctx().table.delete(folder);
+            let _must_exist = self.files().close(folder);
         }
     }
 
@@ -226,7 +225,13 @@ impl AuditedFs<'_> {
                             return Err(ErrorCode::Loop.into());
                         }
                         let folder = current_folder(fd, walk);
-                        break self.inner().readlink_at(folder, name).await?;
+                        break match self.files().readlink_at(folder, name).await {
+                            // The target is a path of the host, which is not shown.
+                            Err(error) if matches!(error.downcast_ref(), Some(ErrorCode::NotPermitted)) => {
+                                return Err(self.deny_escape(fd, path));
+                            }
+                            target => target?,
+                        };
                     }
                     Some(DescriptorType::Directory) if last => return Ok((name, walked)),
                     Some(DescriptorType::Directory) => {
@@ -237,7 +242,7 @@ impl AuditedFs<'_> {
                         let open_flags = OpenFlags::DIRECTORY;
                         let descriptor_flags = DescriptorFlags::READ;
                         let opened = self
-                            .inner()
+                            .files()
                             .open_at(folder, PathFlags::empty(), name, open_flags, descriptor_flags)
                             .await?;
                         walk.opened.push(opened);
@@ -281,7 +286,7 @@ impl AuditedFs<'_> {
         walk: &Walk,
         name: &str,
     ) -> FsResult<Option<DescriptorType>> {
-        let stat = self.inner().stat_at(current_folder(fd, walk), PathFlags::empty(), name.to_owned()).await;
+        let stat = self.files().stat_at(current_folder(fd, walk), PathFlags::empty(), name.to_owned()).await;
         match stat {
             Ok(stat) => Ok(Some(stat.type_)),
             Err(error) if matches!(error.downcast_ref(), Some(ErrorCode::NoEntry)) => Ok(None),

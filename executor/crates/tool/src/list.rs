@@ -104,7 +104,7 @@ fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
 }
 
 fn print_descriptor(tool: &Descriptor) {
-    let DeclaredCapabilities { filesystem, network, limits, calls } = &tool.capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = &tool.capabilities;
     let limit_text = |row: &LimitRow| {
         limits[row.limit].map_or_else(|| "the executor's ceiling".to_owned(), |amount| row.format(amount))
     };
@@ -122,6 +122,9 @@ fn print_descriptor(tool: &Descriptor) {
         print(format_args!("package    sha256:{package}"));
     }
     print(format_args!("files      {}", filesystem.as_str()));
+    if let Some(effects) = effects.unless_direct() {
+        print(format_args!("effects    {}", effects.as_str()));
+    }
     print(format_args!("network    {}", if *network { "yes" } else { "no" }));
     for row in of_runs {
         print(format_args!("{:<10} {}", row.name(), limit_text(row)));

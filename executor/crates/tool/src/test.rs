@@ -261,7 +261,8 @@ impl Found {
             | End::ResultInvalid { .. }
             | End::Trapped(_)
             | End::NotStarted(_)
-            | End::Crashed(_) => "failed".to_owned(),
+            | End::Crashed(_)
+            | End::NotCommitted(_) => "failed".to_owned(),
         };
         Self::Error { code, message: encode::describe_failure(outcome).unwrap_or_default() }
     }

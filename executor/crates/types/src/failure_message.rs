@@ -56,6 +56,9 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
         End::Crashed(cause) => {
             Some(format!("the process that ran the tool ended early: {}", escape_guest_text(cause)))
         }
+        End::NotCommitted(reason) => {
+            Some(format!("the tool's file changes were not committed: {}", escape_guest_text(reason)))
+        }
         End::LimitReached(limit) => Some(limit_message(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),
     }
@@ -81,6 +84,7 @@ pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => json!({ "status": status, "ran": true }),
     };
     details.as_object().cloned().unwrap_or_default()

@@ -1,7 +1,9 @@
 //! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
 //! authority.
 
-use crate::limit::{Access, Bound, ClaimedLimits, LIMITS, Layer, Limit, LimitMap, UNLIMITED, rows_set_by};
+use crate::limit::{
+    Access, Bound, ClaimedLimits, FileEffects, LIMITS, Layer, Limit, LimitMap, UNLIMITED, rows_set_by,
+};
 use crate::outcome::HostRule;
 use crate::tool::CallTargets;
 use crate::verdict::Manifest;
@@ -25,6 +27,8 @@ pub struct GrantSummary {
     pub blocked_paths: Vec<Bound<String>>,
     /// The access to files, with the layer that set it.
     pub access: Bound<Access>,
+    /// The time at which file changes take effect, with the layer that set it.
+    pub effects: Bound<FileEffects>,
     /// The calls to other tools; `None` if the run may make none.
     pub calls: Option<CallSummary>,
 }
@@ -136,6 +140,7 @@ impl GrantSummary {
             areas,
             blocked_paths,
             access,
+            effects,
             calls,
         } = self;
         let is_rate_within =
@@ -143,6 +148,8 @@ impl GrantSummary {
         Limit::ALL.iter().all(|limit| limits[*limit].value <= shown.limits[*limit].value)
             && network.value <= shown.network.value
             && access.value <= shown.access.value
+            // A later one is narrower.
+            && effects.value >= shown.effects.value
             && allowed_hosts.iter().all(|rule| has_host(&shown.allowed_hosts, rule))
             && shown.blocked_hosts.iter().all(|rule| has_host(blocked_hosts, rule))
             && shown.requests_per_minute.is_none_or(is_rate_within)
@@ -186,6 +193,7 @@ mod tests {
             areas: vec![bound("/a/**".to_owned())],
             blocked_paths: vec![bound("/a/x".to_owned())],
             access: bound(Access::ReadOnly),
+            effects: bound(FileEffects::Atomic),
             calls: Some(CallSummary {
                 targets: vec![targets(&["read_file"]), targets(&["*"])],
                 max_calls: bound(2),
@@ -199,7 +207,7 @@ mod tests {
     fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
         let shown = summary();
         assert!(shown.is_within(&shown));
-        let wider: [fn(&mut GrantSummary); 14] = [
+        let wider: [fn(&mut GrantSummary); 15] = [
             |wider| wider.limits[Limit::Memory].value += 1,
             |wider| wider.limits[Limit::Cpu].value += 1,
             |wider| wider.limits[Limit::Time].value += 1,
@@ -210,6 +218,7 @@ mod tests {
             |wider| wider.requests_per_minute = None,
             |wider| wider.blocked_paths.clear(),
             |wider| wider.access.value = Access::ReadWrite,
+            |wider| wider.effects.value = FileEffects::Direct,
             |wider| calls(wider).max_calls = bound(3),
             |wider| calls(wider).max_parallel = bound(3),
             |wider| calls(wider).max_depth = 2,

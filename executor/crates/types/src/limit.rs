@@ -900,9 +900,90 @@ impl Access {
     }
 }
 
+/// The time at which the file changes of a run take effect, in the order of narrowness: a later one leaves the run less.
+/// The narrowest of all layers wins.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum FileEffects {
+    /// Each change takes effect when the run makes it.
+    #[default]
+    Direct,
+    /// All changes take effect together after a successful run. Any other end leaves none of them.
+    Atomic,
+}
+
+impl FileEffects {
+    /// The name used in files and on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// The variant of a name; `None` for any other text.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::VARIANTS.iter().copied().find(|effects| effects.as_str() == name)
+    }
+
+    /// The meaning, as the end of a sentence about a run.
+    #[must_use]
+    pub fn summary(self) -> &'static str {
+        match self {
+            Self::Direct => "each file change takes effect when the run makes it",
+            Self::Atomic => {
+                "all file changes take effect together after a successful run, and any other end leaves none of them"
+            }
+        }
+    }
+
+    /// `true` if the changes take effect while the run makes them, and stay whatever its end is.
+    #[must_use]
+    pub fn is_direct(self) -> bool {
+        match self {
+            Self::Direct => true,
+            Self::Atomic => false,
+        }
+    }
+
+    /// The same; `None` for the widest, which narrows nothing. Claims, files and messages leave it out.
+    #[must_use]
+    pub fn unless_direct(self) -> Option<Self> {
+        Some(self).filter(|effects| !effects.is_direct())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn effects_are_read_by_their_names_and_later_ones_are_narrower() {
+        assert!(FileEffects::VARIANTS.is_sorted() && FileEffects::default().is_direct());
+        assert_eq!(FileEffects::Direct.unless_direct(), None);
+        assert_eq!(FileEffects::Atomic.unless_direct(), Some(FileEffects::Atomic));
+        for effects in FileEffects::VARIANTS {
+            assert_eq!(FileEffects::parse(effects.as_str()), Some(*effects));
+            assert_eq!(serde_json::to_value(effects).unwrap(), effects.as_str());
+        }
+        for other in ["", "Atomic", "atomic ", "none"] {
+            assert_eq!(FileEffects::parse(other), None, "{other:?}");
+        }
+    }
 
     /// Budgets of 1, 2, 3 … in the order of the table.
     fn small() -> Budgets {

@@ -10,9 +10,9 @@ use crate::call::{Door, ParentRun};
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
-use crate::limit::{Access, Bound, BudgetUsage, Budgets, Limit, NetworkBudgets};
+use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::tool::ToolSignature;
+use crate::tool::{Digest, ToolSignature};
 use crate::verdict::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -119,6 +119,9 @@ pub enum End {
     NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
+    /// The tool returned a result, but its file changes could not take effect together, so none of them did. The text is
+    /// the reason.
+    NotCommitted(String),
     /// A limit ended the run.
     LimitReached(#[serde(deserialize_with = "Limit::deserialize_ending")] Limit),
     /// The run was stopped from outside.
@@ -149,7 +152,8 @@ impl End {
             | Self::ResultInvalid { .. }
             | Self::Trapped(_)
             | Self::NotStarted(_)
-            | Self::Crashed(_) => Status::Failure,
+            | Self::Crashed(_)
+            | Self::NotCommitted(_) => Status::Failure,
             Self::LimitReached(limit) if *limit == Limit::Time => Status::Timeout,
             Self::LimitReached(_) => Status::Failure,
             Self::Aborted(_) => Status::Aborted,
@@ -462,6 +466,15 @@ pub struct NetworkUsage {
     pub contacted_truncated: bool,
 }
 
+/// The file changes of a run that took effect together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileChanges {
+    /// The number of changed files, folders and links.
+    pub count: u64,
+    /// The hash of all changes, and of the state of the originals that they rely on.
+    pub digest: Digest,
+}
+
 /// The effective limits, read back from the live store, and the denials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
@@ -481,6 +494,10 @@ pub struct Usage {
     pub missing_roots: Vec<String>,
     /// The layer whose limits left no part of the filesystem granted; `None` if some part is granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
+    /// The time at which file changes take effect, with the layer that set it.
+    pub effects: Bound<FileEffects>,
+    /// The file changes that took effect together; `None` if each took effect at once, or none did.
+    pub changes: Option<FileChanges>,
     /// The budgets for other host resources.
     pub budgets: Budgets,
     /// The part of the budgets that the run consumed; `None` if the run's process ended before reporting it.

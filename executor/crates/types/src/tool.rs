@@ -1,7 +1,7 @@
 //! The description of a tool, known before the tool runs.
 
 use crate::ident::{IdentError, SignerName, ToolName};
-use crate::limit::ClaimedLimits;
+use crate::limit::{ClaimedLimits, FileEffects};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -109,6 +109,8 @@ pub struct ToolSignature {
 pub struct DeclaredCapabilities {
     /// The declared use of files.
     pub filesystem: DeclaredFilesystem,
+    /// The time at which the file changes of the tool take effect; direct leaves it to the other layers.
+    pub effects: FileEffects,
     /// `true` if the tool uses the network.
     pub network: bool,
     /// The most that the tool needs.

@@ -4,7 +4,7 @@
 //! effect once `a2g_capability` has combined it with the other layers.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::limit::ClaimedLimits;
+use crate::limit::{ClaimedLimits, FileEffects};
 use crate::stop::OperatorReason;
 use crate::tool::CallTargets;
 use serde_json::{Map, Value};
@@ -151,6 +151,8 @@ pub struct ToolRule {
     pub blocked_patterns: Vec<String>,
     /// Maximum length of a string argument in bytes.
     pub max_size_bytes: Option<u64>,
+    /// The time at which the file changes of a run take effect; direct leaves it to the other layers.
+    pub effects: FileEffects,
     /// The limits of a run of the tool.
     pub limits: ClaimedLimits,
     /// The tools that a run of the tool may call; `None` leaves them to the other layers.

@@ -6,7 +6,7 @@ use a2g_types::call::Door;
 use a2g_types::durability::Durability;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::limit::{Access, Bound, BudgetUsage, Budgets, Layer, Limit};
+use a2g_types::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Layer, Limit};
 use a2g_types::outcome::{
     Denial, DenialReason, End, GrantedArea, Outcome, Receipt, RunMetrics, RunOutput, Usage,
 };
@@ -57,6 +57,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                 blocked: Vec::new(),
                 missing_roots: Vec::new(),
                 filesystem_emptied_by: None,
+                effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
                 budgets: Budgets::default()
                     .with(Limit::Created, 1000)
                     .with(Limit::RandomBytes, 1 << 20)
@@ -75,6 +76,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                     count: 2,
                 }],
                 denied_truncated: false,
+                changes: None,
                 start_memory_bytes: None,
             },
         },

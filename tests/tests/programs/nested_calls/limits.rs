@@ -50,6 +50,17 @@ fn a_run_calls_only_what_its_tool_declares() {
 }
 
 #[test]
+fn a_run_whose_file_changes_take_effect_together_calls_only_what_reads() {
+    let nest = Nest::start(Options::new());
+    let atomic = with_context(fan(two(), &json!({})), json!({ "conditions": ["effects:atomic"] }));
+    let (outcomes, report) = nest.outcomes(&atomic);
+    assert_eq!(codes(&outcomes), ["", "denied"], "{outcomes:?}");
+    assert_eq!(outcomes[1]["error"]["detail"]["blocked_by"], "scope_unenforceable", "{outcomes:?}");
+    assert_eq!(report["usage"]["effects"]["mode"], "atomic", "{report}");
+    assert_eq!(nest.executor.file("out"), None);
+}
+
+#[test]
 fn conditions_of_a_verdict_limit_the_calls_of_its_run() {
     let nest = Nest::start(Options::new());
     let conditioned =

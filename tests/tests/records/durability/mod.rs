@@ -9,6 +9,7 @@ mod clock;
 mod crash;
 mod decisions;
 mod disk;
+mod effects;
 mod formats;
 mod outbox;
 mod size;

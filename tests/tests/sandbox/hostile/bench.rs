@@ -457,6 +457,13 @@ impl Report {
         &self.0["usage"]["limits"][name]
     }
 
+    /// The mode of the file effects, and the layer that set it; `None` for a report without them.
+    pub(super) fn effects(&self) -> Option<(&str, &str)> {
+        let effects = self.0["usage"].get("effects")?;
+        let text = |name: &str| effects[name].as_str().expect("a text");
+        Some((text("mode"), text("set_by")))
+    }
+
     /// The denials: path, reason, count.
     pub(super) fn denied(&self) -> Vec<(&str, &str, u64)> {
         list(&self.0["usage"]["denied"])

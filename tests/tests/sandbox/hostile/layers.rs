@@ -208,6 +208,30 @@ fn each_access_mode_is_named_after_the_layer_that_narrowed_it() {
 }
 
 #[test]
+fn the_time_of_effects_is_named_after_the_layer_that_set_it() {
+    let tool = |name: &str| Tool::command_bytes(name, Guest::new("").wasm());
+    let tools = || [tool("plain"), tool("asks").effects("atomic")];
+    let assert_set = |call: Call<'_>, expected: Option<&str>| {
+        let report = call.scope("/workspace/**").send().success();
+        assert_eq!(report.effects(), expected.map(|layer| ("atomic", layer)), "{report:?}");
+    };
+    let bench = Bench::start_tools(Options::new(), tools());
+    assert_set(bench.call("plain"), None);
+    assert_set(bench.call("asks"), Some("tool"));
+    assert_set(bench.call("plain").condition("effects:atomic"), Some("condition"));
+    assert_set(bench.call("asks").condition("effects:atomic"), Some("condition"));
+    let rule = json!({ "allowed": true, "constraints": { "effects": "atomic" } });
+    bench.set_policy(&json!({ "tools": { "plain": rule, "asks": rule } }));
+    for tool in ["plain", "asks"] {
+        assert_set(bench.call(tool), Some("standing_policy"));
+    }
+    assert_set(bench.call("plain").condition("effects:atomic"), Some("condition"));
+    let executor = Bench::start_tools(Options::new().set("ceilings.effects", "atomic"), tools());
+    assert_set(executor.call("plain"), Some("executor"));
+    assert_set(executor.call("asks"), Some("tool"));
+}
+
+#[test]
 fn the_network_is_named_after_the_layer_that_turned_it_off() {
     let wants = || [Tool::command_bytes("plain", Guest::new("").wasm()).network()];
     let enabled = || Options::new().set("ceilings.network_allowed", true);
@@ -259,6 +283,9 @@ fn an_unenforceable_condition_runs_nothing() {
         "",
         "read_only:1",
         "READ_ONLY",
+        "effects",
+        "effects:direct",
+        "effects:later",
     ] {
         let answer = bench.call("plain").condition(condition).send();
         harness::expect_blocked(&answer.response, "condition_unknown");

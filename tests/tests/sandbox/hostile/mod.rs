@@ -30,7 +30,7 @@
 //! | G9 floods and terminal escapes | `output` |
 //! | G10 stack overflow | `ends::a_stack_overflow_ends_only_its_guest` |
 //! | G11 compile bombs | `modules::compiling_a_module_takes_no_memory_of_the_server` |
-//! | G12 ways out of a folder | `files`, `typed::access_outside_the_grant_is_refused_and_reported` |
+//! | G12 ways out of a folder | `files`, `effects`, `typed::access_outside_the_grant_is_refused_and_reported` |
 //! | G13 patterns | `patterns`, `layers::an_unenforceable_condition_runs_nothing` |
 //! | G14 a root that is swapped | `names::a_folder_swapped_for_a_link_does_not_escape_the_scope` |
 //! | G15 Unicode and case | `names::similar_looking_names_are_distinct` |
@@ -51,6 +51,7 @@ mod bench;
 mod ceilings;
 mod cpu;
 mod disk;
+mod effects;
 mod ends;
 mod fetch;
 mod files;

@@ -1,6 +1,7 @@
 //! The narrower limits, without a server. `tests/tests/pages/console_usage.rs` repeats real runs under them.
 
 use super::*;
+use a2g_types::limit::FileEffects;
 use a2g_types::quantity::CpuPercent;
 use a2g_types::verdict::{NetworkRule, ResourceRule};
 use a2g_wire::a2g::decode;
@@ -129,6 +130,7 @@ fn calls_are_narrowed_to_the_called_tools() {
 fn capabilities_are_narrowed_and_parse() {
     let declared = DeclaredCapabilities {
         filesystem: DeclaredFilesystem::ReadWrite,
+        effects: FileEffects::Atomic,
         network: true,
         limits: ClaimedLimits::default()
             .with(MemoryLimit::from_mb(64).ok())
@@ -145,11 +147,15 @@ fn capabilities_are_narrowed_and_parse() {
         RunNeeds { may_call: true, calls: 4, called: Some([tool("a"), tool("b")].into()), ..needs() };
     let expected = "# From 3 runs.\n[capabilities]\nfilesystem = \"read-write\"\n# No run wrote to a file or created one, so \
         \"read\" suffices, unless the tool removes, renames or truncates\n# files, or sets their times: receipts do not \
-        count that.\nnetwork = false\nmax_memory_mb = 13\nmax_cpu_percent = 50\ntimeout_seconds = 4\ncalls = [\"a\", \"b\"]\n\
+        count that.\neffects = \"atomic\"\nnetwork = false\nmax_memory_mb = 13\nmax_cpu_percent = 50\ntimeout_seconds = 4\ncalls = [\"a\", \"b\"]\n\
         max_calls = 3\nmax_parallel_calls = 2\n";
     assert_eq!(text(&called), expected);
     let plain = text(&RunNeeds { has_files: false, has_used_network: true, ..needs() });
-    assert!(plain.contains("filesystem = \"none\"\nnetwork = true\n") && !plain.contains("calls"), "{plain}");
+    assert!(
+        plain.contains("filesystem = \"none\"\neffects = \"atomic\"\nnetwork = true\n")
+            && !plain.contains("calls"),
+        "{plain}"
+    );
     assert!(toml::from_str::<toml::Table>(&plain).is_ok());
     assert_eq!(capabilities(&declared, &RunNeeds::default()), None);
 }

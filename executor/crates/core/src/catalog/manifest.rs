@@ -4,7 +4,7 @@ use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{ClaimedLimits, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
+use a2g_types::limit::{ClaimedLimits, FileEffects, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::limit_keys::{self, LimitKeys};
 use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
 use serde::de::MapAccess;
@@ -91,6 +91,7 @@ pub(super) enum ManifestContract {
 #[derive(Debug, Clone, Default)]
 pub(super) struct CapabilitiesTable {
     filesystem: DeclaredFilesystem,
+    effects: FileEffects,
     network: bool,
     numbers: KeyNumbers,
     calls: Vec<String>,
@@ -105,7 +106,7 @@ pub(super) fn declared_rows() -> impl Iterator<Item = &'static LimitRow> {
 static CAPABILITY_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let key =
         |row: &LimitRow| if row.limit == Limit::Calls { vec!["calls", row.key()] } else { vec![row.key()] };
-    ["filesystem", "network"].into_iter().chain(declared_rows().flat_map(key)).collect()
+    ["filesystem", "effects", "network"].into_iter().chain(declared_rows().flat_map(key)).collect()
 });
 
 impl LimitKeys for CapabilitiesTable {
@@ -122,6 +123,7 @@ impl LimitKeys for CapabilitiesTable {
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, members: &mut A) -> Result<(), A::Error> {
         match key {
             "filesystem" => ReadFilesystem(self.filesystem) = members.next_value()?,
+            "effects" => self.effects = members.next_value()?,
             "network" => self.network = members.next_value()?,
             _calls => self.calls = members.next_value()?,
         }
@@ -137,9 +139,12 @@ impl<'de> Deserialize<'de> for CapabilitiesTable {
 
 impl Serialize for CapabilitiesTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { filesystem, network, numbers, calls } = self;
+        let Self { filesystem, effects, network, numbers, calls } = self;
         let mut map = to.serialize_map(None)?;
         map.serialize_entry("filesystem", filesystem.as_str())?;
+        if let Some(effects) = effects.unless_direct() {
+            map.serialize_entry("effects", &effects)?;
+        }
         map.serialize_entry("network", network)?;
         for row in declared_rows() {
             if row.limit == Limit::Calls && !calls.is_empty() {
@@ -350,9 +355,10 @@ fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> 
 
 impl From<&DeclaredCapabilities> for CapabilitiesTable {
     fn from(capabilities: &DeclaredCapabilities) -> Self {
-        let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+        let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
         Self {
             filesystem: *filesystem,
+            effects: *effects,
             network: *network,
             numbers: KeyNumbers::of(limits),
             calls: calls.to_names(),
@@ -366,7 +372,7 @@ impl CapabilitiesTable {
     /// # Errors
     /// [`ManifestError`] with the key that is out of range.
     pub(super) fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
-        let Self { filesystem, network, numbers, calls } = self;
+        let Self { filesystem, effects, network, numbers, calls } = self;
         let mut limits = ClaimedLimits::default();
         for row in declared_rows() {
             let parse_amount = |number| row.parse_amount(Layer::Tool, number);
@@ -375,6 +381,7 @@ impl CapabilitiesTable {
         }
         Ok(DeclaredCapabilities {
             filesystem,
+            effects,
             network,
             limits,
             calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
@@ -419,6 +426,23 @@ error = "nobody"
     }
 
     #[test]
+    fn the_time_of_effects_is_written_only_if_it_is_narrower_than_direct() {
+        for (line, effects, is_written) in [
+            ("", FileEffects::Direct, false),
+            ("effects = \"direct\"", FileEffects::Direct, false),
+            ("effects = \"atomic\"", FileEffects::Atomic, true),
+        ] {
+            let text = COMMAND.replace("max_memory_mb = 8", line);
+            let manifest = ToolManifest::parse(&text).unwrap();
+            assert_eq!(manifest.capabilities.effects, effects, "{text}");
+            let written = manifest.to_toml().unwrap();
+            assert_eq!(written.contains("effects = \"atomic\""), is_written, "{written}");
+            assert_eq!(written.contains("effects"), is_written, "{written}");
+            assert_eq!(ToolManifest::parse(&written).unwrap(), manifest);
+        }
+    }
+
+    #[test]
     fn errors_name_the_key() {
         let nested = |depth: usize| format!("{COMMAND}extra = {}{}", "[".repeat(depth), "]".repeat(depth));
         let dotted = format!("{COMMAND}[a{}]", ".a".repeat(MAX_DEPTH));
@@ -430,6 +454,7 @@ error = "nobody"
             (COMMAND.replace("max_memory_mb = 8", "max_calls = 0"), calls),
             (COMMAND.replace("max_memory_mb = 8", "max_calls = 100001"), calls),
             (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
+            (COMMAND.replace("max_memory_mb = 8", "effects = \"later\""), "`direct` or `atomic`"),
             (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
             (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),
             (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),

@@ -101,14 +101,20 @@ impl Claims {
         let (admitted, grant) =
             admitted.grant(granter, self.policies.standing(), &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
-            && !grant.has_only_whole_trees()
+            && grant.checks_each_path()
         {
             let message = format!(
-                "the tool `{}` runs only with grants of whole trees such as `/workspace/**`, because it is a core module and \
-                 {reason}: grant whole trees, or build it as a component",
+                "the tool `{}` runs only with grants of whole trees such as `/workspace/**` and with direct effects, because \
+                 it is a core module and {reason}: grant whole trees, or build it as a component",
                 admitted.call().tool
             );
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
+        }
+        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
+        // Without these, the parent has ended, and the call is aborted when it is registered.
+        let siblings = parent.and_then(|parent| self.intents.calls_of(parent));
+        if let Some(Err(reason)) = siblings.as_ref().map(|calls| calls.check_effects(&grant)) {
+            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, reason));
         }
         let permit = self.open_permit(&admitted, grant)?;
         if !self.output.has_room(permit.grant().output().value.bytes()) {
@@ -120,8 +126,7 @@ impl Claims {
                 return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
             }
         };
-        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
-        let lent_slot = parent.and_then(|parent| self.intents.calls_of(parent)).map(|calls| calls.slot());
+        let lent_slot = siblings.map(|calls| calls.slot());
         let claimed = ClaimedRun {
             admitted,
             loaded,

@@ -31,6 +31,7 @@ mod compile_waits;
 mod current_catalog;
 mod decision_basis;
 mod due_ends;
+mod effects;
 mod engine;
 mod events;
 mod faults;
@@ -59,6 +60,7 @@ mod waits;
 pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use current_catalog::{CurrentCatalog, LoadedCatalog};
 pub use decision_basis::DecisionBasis;
+pub use effects::EffectsPlace;
 pub use engine::Engine;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, join_fleet};
@@ -87,6 +89,7 @@ use a2g_types::verdict::Verdict;
 use claims::Claims;
 use compile_waits::CompileWaits;
 use due_ends::DueEnds;
+use effects::EffectsFolder;
 use engine::passing::Passing;
 use engine::stored_calls::{CallStore, StoredCalls};
 use open_intents::{OpenIntents, RestoredApprovals};
@@ -135,6 +138,8 @@ pub struct ExecutorParts {
     pub egress: Option<Arc<Egress>>,
     /// The journal of intents and reports.
     pub journal: Journal,
+    /// The place of the file changes that have not taken effect.
+    pub effects: EffectsPlace,
     /// The fleet with which the claims of intents are shared; `None` for an executor that shares nothing.
     pub fleet: Option<Arc<Fleet>>,
     /// `true` if a node of the fleet with a free slot runs calls that wait at another.
@@ -150,6 +155,7 @@ struct Parts {
     policies: Arc<Policies>,
     refusals: Arc<Refusals>,
     journal: Arc<Journal>,
+    effects: Arc<EffectsFolder>,
     node: Arc<Node>,
     peers: Arc<Peers>,
     answers: Arc<Answers>,
@@ -192,6 +198,7 @@ pub struct Executor {
     pub membership: Arc<Membership>,
     /// The journal of intents and reports.
     pub journal: Arc<Journal>,
+    effects: Arc<EffectsFolder>,
     waits: Arc<Waits>,
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
@@ -251,7 +258,8 @@ pub struct IntentAnswer {
 impl Parts {
     /// Restores the intents that waited and the stops that were in force, and makes what lies below the engine.
     fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
-        let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock } = parts;
+        let ExecutorParts { loaded, governor, trust, egress, journal, effects, fleet, passes_calls, clock } =
+            parts;
         let approvals = match &fleet {
             Some(_) => RestoredApprovals::InFleet,
             None => RestoredApprovals::InForce,
@@ -292,6 +300,7 @@ impl Parts {
             policies,
             refusals,
             journal,
+            effects: Arc::new(EffectsFolder::new(effects)),
             peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
             answers,
             node,
@@ -337,7 +346,7 @@ impl Executor {
             Arc::clone(&operator),
             Arc::clone(&queries),
         ));
-        let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
+        let Parts { catalogue, policies, refusals, journal, effects, node, peers, .. } = parts;
         let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;
         Self {
             engine,
@@ -351,6 +360,7 @@ impl Executor {
             peers,
             membership,
             journal,
+            effects,
             waits,
             slots,
             compile_waits,
@@ -360,6 +370,17 @@ impl Executor {
             sessions,
             clock,
         }
+    }
+
+    /// Brings the file changes of runs of earlier processes to what their receipts say. Call this before anything runs.
+    ///
+    /// # Ambient Authority
+    /// Opens the folder of file changes, and the host folders that these runs changed.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or another process uses it.
+    pub async fn recover_effects(&self) -> std::io::Result<()> {
+        self.effects.recover(&self.journal.claims).await
     }
 
     /// The metrics of the executor, including those of the journal.

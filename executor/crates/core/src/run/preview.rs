@@ -54,6 +54,7 @@ pub(super) fn summarize(grant: &Grant) -> GrantSummary {
             .map(|glob| Bound { value: glob.value.text().to_owned(), layer: glob.layer })
             .collect(),
         access: grant.access(),
+        effects: grant.effects(),
         calls: calls.allows_any().then(|| CallSummary {
             targets: calls
                 .targets()
@@ -292,7 +293,7 @@ pub(super) fn changed_fault() -> Fault {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use a2g_types::limit::{Access, Layer};
+    use a2g_types::limit::{Access, FileEffects, Layer};
     use a2g_types::tool::Digest;
     use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities};
     use serde_json::{Value, json};
@@ -346,6 +347,7 @@ pub(super) mod tests {
             areas: Vec::new(),
             blocked_paths: Vec::new(),
             access: bound(Access::ReadOnly),
+            effects: bound(FileEffects::Direct),
             calls: Some(CallSummary {
                 targets: vec![bound(CallTargets::none())],
                 max_calls: bound(2),

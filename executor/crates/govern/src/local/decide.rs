@@ -190,6 +190,8 @@ fn decide_by_risk(
     let risk_text = risk_text(&risk);
     let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
     let call_conditions = call_conditions(permitted.tool_rule);
+    let effects = permitted.tool_rule.effects.unless_direct();
+    let effects_condition = effects.map(|effects| format!("effects:{}", effects.as_str()));
     let blocked =
         permitted.rule.blocked_in(&permitted.areas).map(|pattern| format!("blocked_path:{pattern}"));
     let blocked = blocked.collect::<Vec<_>>();
@@ -210,6 +212,9 @@ fn decide_by_risk(
         (Decision::Conditional, Some(reason.to_owned()))
     } else if !call_conditions.is_empty() {
         (Decision::Conditional, Some("the policy limits the tools that a run may call".to_owned()))
+    } else if effects_condition.is_some() {
+        let reason = "the policy lets the file changes of a run take effect only together, after its success";
+        (Decision::Conditional, Some(reason.to_owned()))
     } else if !blocked.is_empty() {
         (Decision::Conditional, Some("the policy blocks some of the paths in the granted folders".to_owned()))
     } else {
@@ -222,7 +227,7 @@ fn decide_by_risk(
         Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
     };
     // A person's approval does not lift these either.
-    conditions.extend(call_conditions.into_iter().chain(blocked));
+    conditions.extend(call_conditions.into_iter().chain(effects_condition).chain(blocked));
     Verdict {
         decision,
         intent: call.intent,

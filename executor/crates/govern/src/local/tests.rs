@@ -9,7 +9,7 @@ use a2g_capability::{Area, parse_condition};
 use a2g_types::call::{Door, Priority};
 use a2g_types::clock::ManualClock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{ClaimedLimits, Limit};
+use a2g_types::limit::{ClaimedLimits, FileEffects, Limit};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Manifest, NetworkRule, ResourceRule, RiskLevel, ToolRule};
@@ -368,6 +368,20 @@ fn nothing_is_written_under_a_disk_limit() {
         (escalated.decision, escalated.conditions),
         (Decision::Escalate, vec!["read_only".to_owned()])
     );
+}
+
+#[test]
+fn a_rule_about_effects_becomes_a_condition() {
+    for (effects, conditions) in
+        [(FileEffects::Direct, vec![]), (FileEffects::Atomic, vec!["effects:atomic"])]
+    {
+        let rule = ToolRule { effects, ..rule() };
+        let verdict = governor(&[policy(None, &[("program", rule)])]).decide(&call("program", &json!({})));
+        let decision = if conditions.is_empty() { Decision::Approved } else { Decision::Conditional };
+        assert_eq!((verdict.decision, verdict.reason.is_some()), (decision, !conditions.is_empty()));
+        assert_eq!(verdict.conditions, conditions);
+        assert!(verdict.conditions.iter().all(|condition| parse_condition(condition).is_ok()));
+    }
 }
 
 #[test]

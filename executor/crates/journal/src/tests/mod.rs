@@ -20,7 +20,7 @@ use super::*;
 use a2g_types::call::Call;
 use a2g_types::call::{Door, Priority};
 use a2g_types::ident::{Issuer, ProofId, ToolName};
-use a2g_types::limit::{Bound, Budgets, Layer, Limit};
+use a2g_types::limit::{Bound, Budgets, FileEffects, Layer, Limit};
 use a2g_types::outcome::{AbortReason, End, Outcome, Receipt, RunMetrics, RunOutput, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::verdict::{Decision, Manifest, Verdict};
@@ -69,12 +69,14 @@ fn receipt(call: &Call, end: End) -> Receipt {
         blocked: Vec::new(),
         missing_roots: Vec::new(),
         filesystem_emptied_by: None,
+        effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
         budgets,
         spent: None,
         network: bound(false),
         network_used: None,
         denied: Vec::new(),
         denied_truncated: false,
+        changes: None,
         start_memory_bytes: None,
     };
     let outcome = Outcome { end, output: RunOutput::default(), metrics: RunMetrics::default(), usage };

@@ -10,8 +10,8 @@ use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, ClaimedLimits, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    Artifact, CallUsage, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NestedCall,
-    NestedEnd, NetworkUsage, Progress,
+    Artifact, CallUsage, Contact, Denial, DenialReason, FileChanges, GrantedArea, HostRule, LogLevel,
+    LogLine, NestedCall, NestedEnd, NetworkUsage, Progress,
 };
 use a2g_types::tool::{CallTargets, Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -78,6 +78,7 @@ fn ends() -> Vec<(String, End)> {
         ("trapped".to_owned(), End::Trapped("unreachable".into())),
         ("not-started".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
+        ("not-committed".to_owned(), End::NotCommitted("`/a/b` has changed".into())),
     ];
     ends.extend(Limit::ending_runs().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(limit))));
     ends.extend(AbortReason::VARIANTS.iter().map(|why| (format!("aborted/{why:?}"), End::Aborted(*why))));
@@ -250,6 +251,12 @@ fn stored_texts_are_stable() {
     golden.check_receipt("full", &full());
     let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
     golden.check_receipt("missing-roots", &missing_roots);
+    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]) });
+    let committed = receipt_with(|receipt| {
+        receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
+        receipt.outcome.usage.changes = changes;
+    });
+    golden.check_receipt("committed", &committed);
     golden.check_receipt("nested", &receipt_with(nest));
     for (name, expires_at) in
         [("signed", None), ("signed/expiry", Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)))]
@@ -314,6 +321,7 @@ fn plain_grant() -> GrantSummary {
         areas: Vec::new(),
         blocked_paths: Vec::new(),
         access: Bound { value: Access::ReadOnly, layer: Layer::Verdict },
+        effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
         calls: None,
     }
 }

@@ -77,6 +77,7 @@ optional_twin!(optional_decision, verdict::Decision, "Decision");
 optional_twin!(optional_layer, limit::Layer, "Layer");
 optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
 optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
+optional_twin!(optional_changes, outcome::FileChanges, "FileChanges");
 optional_twin!(optional_parent, call::ParentRun, "ParentRun");
 optional_twin!(optional_progress, outcome::Progress, "Progress");
 optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
@@ -219,6 +220,7 @@ enum End {
     Trapped(String),
     NotStarted(String),
     Crashed(String),
+    NotCommitted(String),
     LimitReached(#[serde(deserialize_with = "limit::Limit::deserialize_ending")] limit::Limit),
     Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
 }
@@ -316,6 +318,10 @@ struct Usage {
     missing_roots: Vec<String>,
     #[serde(with = "optional_layer")]
     filesystem_emptied_by: Option<limit::Layer>,
+    #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
+    effects: limit::Bound<limit::FileEffects>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_changes")]
+    changes: Option<outcome::FileChanges>,
     #[serde(with = "budgets")]
     budgets: limit::Budgets,
     #[serde(with = "budgets::spent")]
@@ -329,6 +335,14 @@ struct Usage {
     denied_truncated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start_memory_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::FileChanges")]
+struct FileChanges {
+    count: u64,
+    #[serde(with = "as_hexadecimal")]
+    digest: tool::Digest,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -378,6 +392,32 @@ enum Access {
     ReadWrite,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Bound<limit::FileEffects>")]
+struct BoundEffects {
+    #[serde(with = "FileEffects")]
+    value: limit::FileEffects,
+    #[serde(with = "Layer")]
+    layer: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::FileEffects")]
+enum FileEffects {
+    Direct,
+    Atomic,
+}
+
+/// The effects of a record that does not name them: no layer has set narrower ones than the executor's own.
+fn direct() -> limit::Bound<limit::FileEffects> {
+    limit::Bound { value: limit::FileEffects::Direct, layer: limit::Layer::Executor }
+}
+
+/// `true` for the effects that a record leaves out.
+fn is_direct(effects: &limit::Bound<limit::FileEffects>) -> bool {
+    *effects == direct()
+}
+
 // A member added by a later version may be a limit, so such a record is refused rather than read without it.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "grant::GrantSummary", deny_unknown_fields)]
@@ -412,6 +452,8 @@ struct ShownGrant {
     blocked_paths: Vec<limit::Bound<String>>,
     #[serde(with = "BoundAccess")]
     access: limit::Bound<limit::Access>,
+    #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
+    effects: limit::Bound<limit::FileEffects>,
     #[serde(with = "optional_call_limits")]
     calls: Option<grant::CallSummary>,
 }
@@ -448,6 +490,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             areas,
             blocked_paths,
             access,
+            effects,
             calls,
         } = stored;
         // A limit that the person was not shown allows nothing.
@@ -463,6 +506,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             areas,
             blocked_paths,
             access,
+            effects,
             calls,
         }
     }
@@ -723,6 +767,26 @@ mod tests {
             let text = serde_json::to_string(&Stored(metrics)).unwrap();
             assert_eq!(text.contains("earlier_runs"), stored, "{text}");
             assert_eq!(serde_json::from_str::<Stored>(&text).unwrap().0, metrics);
+        }
+    }
+
+    #[test]
+    fn effects_are_stored_unless_they_are_direct() {
+        #[derive(Serialize, Deserialize)]
+        struct Stored {
+            #[serde(default = "direct", skip_serializing_if = "is_direct", with = "BoundEffects")]
+            effects: limit::Bound<limit::FileEffects>,
+        }
+
+        let atomic = limit::Bound { value: limit::FileEffects::Atomic, layer: limit::Layer::Condition };
+        let set = limit::Bound { layer: limit::Layer::Operator, ..direct() };
+        for (effects, text) in [
+            (direct(), "{}"),
+            (atomic, r#"{"effects":{"value":"Atomic","layer":"Condition"}}"#),
+            (set, r#"{"effects":{"value":"Direct","layer":"Operator"}}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&Stored { effects }).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Stored>(text).unwrap().effects, effects);
         }
     }
 

@@ -432,6 +432,7 @@ fn every_end_has_its_code() {
         (End::Exited { code: 3, stderr_tail: "oh".into() }, "tool_error"),
         (End::ResultNotJson, "tool_error"),
         (End::NotStarted("x".into()), "tool_error"),
+        (End::NotCommitted("x".into()), "tool_error"),
         (End::Trapped("unreachable".into()), "sandbox_crash"),
         (End::Crashed("signal 9".into()), "sandbox_crash"),
         (End::LimitReached(Limit::Time), "timeout"),

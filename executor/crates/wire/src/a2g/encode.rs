@@ -501,6 +501,7 @@ fn split_end(end: &End) -> (Option<&JsonText>, Option<message::ToolErrorMessage<
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::LimitReached(_)
         | End::Aborted(_) => (None, None),
     }
@@ -545,6 +546,7 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
         blocked_paths,
         blocked_patterns,
         max_size_bytes,
+        effects,
         limits,
         calls,
         grants_all_paths,
@@ -556,6 +558,7 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
             blocked_paths,
             blocked_patterns,
             max_size_bytes: max_size_bytes.map(UpTo),
+            effects: effects.unless_direct().map(WireName),
             limits: LimitMembers::new(*limits),
             calls: calls.as_ref().map(CallTargets::to_names),
             call_limits: LimitMembers::new(*limits),
@@ -592,7 +595,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         capabilities,
         signature,
     } = tool;
-    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
     message::ToolMessage {
         name,
         title: title.as_deref(),
@@ -605,6 +608,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         idempotent: *is_idempotent,
         capabilities: message::DeclaredMessage {
             filesystem: WireName(*filesystem),
+            effects: effects.unless_direct().map(WireName),
             network: *network,
             limits: LimitMembers::new(*limits),
             calls: calls.to_names(),

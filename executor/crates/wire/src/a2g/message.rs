@@ -14,7 +14,7 @@ use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::limit::{
-    Access, BudgetUsage, Budgets, Consumption, Layer, LimitRow, NetworkBudgets, budget_rows,
+    Access, BudgetUsage, Budgets, Consumption, FileEffects, Layer, LimitRow, NetworkBudgets, budget_rows,
 };
 use a2g_types::outcome::{DenialReason, LogLevel, NestedEnd, Status};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -255,9 +255,27 @@ pub(super) struct UsageMessage<'a> {
     pub(super) contacted_truncated: Option<bool>,
     pub(super) denied: Vec<DenialMessage<'a>>,
     pub(super) denied_truncated: bool,
+    /// The file changes of a run that are kept apart until its end; absent when each took effect at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects: Option<EffectsMessage>,
     /// The run's process; absent when it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<ProcessUsage>,
+}
+
+/// The file changes of a run that are kept apart until its end.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Effects")]
+pub(super) struct EffectsMessage {
+    /// The time at which they take effect.
+    pub(super) mode: WireName<FileEffects>,
+    pub(super) set_by: WireName<Layer>,
+    /// The number of files, folders and links that were changed together; absent when nothing took effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) changes: Option<u64>,
+    /// The SHA-256 of the list of these changes; absent when nothing took effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<String>,
 }
 
 /// The run's process.
@@ -629,6 +647,9 @@ pub(super) struct ToolMessage<'a> {
 #[schemars(rename = "DeclaredCapabilities")]
 pub(super) struct DeclaredMessage {
     pub(super) filesystem: WireName<DeclaredFilesystem>,
+    /// The time at which the tool's file changes take effect; absent if the tool leaves it to the other layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects: Option<WireName<FileEffects>>,
     pub(super) network: bool,
     #[serde(flatten)]
     pub(super) limits: LimitMembers<InTool>,
@@ -677,6 +698,9 @@ pub(super) struct Constraints<'a> {
     pub(super) blocked_patterns: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_size_bytes: Option<UpTo<MAX_SIZE_BYTES>>,
+    /// The time at which the file changes of a run take effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects: Option<WireName<FileEffects>>,
     #[serde(flatten)]
     pub(super) limits: LimitMembers<InRunConstraints>,
     /// The tools that a run may call; `*` stands for every tool.

@@ -4,7 +4,7 @@
 //! defined here, so that their ranges and names are those of the decoder and the enum.
 
 use a2g_types::durability::Durability;
-use a2g_types::limit::{Access, Layer};
+use a2g_types::limit::{Access, FileEffects, Layer};
 use a2g_types::outcome::{DenialReason, LogLevel, NestedEnd, Status};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
@@ -58,6 +58,7 @@ wire_enums! {
     "DeclaredFilesystem": DeclaredFilesystem,
     "DenialReason": DenialReason,
     "Durability": Durability,
+    "FileEffects": FileEffects,
     "LogLevel": LogLevel,
     "NestedEnd": NestedEnd,
     "RiskLevel": RiskLevel,

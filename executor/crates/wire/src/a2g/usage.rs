@@ -3,8 +3,10 @@
 
 use super::message;
 use super::schema::{UpTo, WireName};
-use a2g_types::limit::{Bound, Layer};
-use a2g_types::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
+use a2g_types::limit::{Bound, FileEffects, Layer};
+use a2g_types::outcome::{
+    Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage,
+};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -20,6 +22,8 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         blocked,
         missing_roots,
         filesystem_emptied_by,
+        effects,
+        changes,
         budgets,
         spent,
         network,
@@ -44,8 +48,23 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
+        effects: effects_message(*effects, *changes),
         process: process_usage(metrics),
     }
+}
+
+/// The time of the file changes, and what took effect; `None` if each took effect when the run made it.
+fn effects_message(
+    Bound { value, layer }: Bound<FileEffects>,
+    changes: Option<FileChanges>,
+) -> Option<message::EffectsMessage> {
+    let mode = value.unless_direct()?;
+    Some(message::EffectsMessage {
+        mode: WireName(mode),
+        set_by: WireName(layer),
+        changes: changes.map(|changes| changes.count),
+        digest: changes.map(|changes| changes.digest.to_string()),
+    })
 }
 
 fn process_usage(metrics: &RunMetrics) -> Option<message::ProcessUsage> {

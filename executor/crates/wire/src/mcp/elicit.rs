@@ -166,6 +166,10 @@ impl Question {
         }
         message.push_str(&format!("Arguments: {}\n", visible_arguments(call)));
         message.push_str(&format!("Granted if approved: {}\n", manifest_text(&verdict.manifest)));
+        if !verdict.conditions.is_empty() {
+            let conditions = escape_invisible(&verdict.conditions.join(", "), MAX_REASON_CHARS);
+            message.push_str(&format!("Conditions: {conditions}\n"));
+        }
         if let Some(risk) = &verdict.risk {
             message.push_str(&format!("Risk: {:.2} ({})\n", risk.score, risk.level.as_str()));
         }

@@ -195,6 +195,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
         | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => NexusError::new(NexusCode::ExecutionFailed, message),
     })
 }

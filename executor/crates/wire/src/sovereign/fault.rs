@@ -147,6 +147,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
         | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => SovereignError::new(-32000, status, &sentence),
     };
     Some(failure.with_data("intent_id", receipt.intent.to_string()))

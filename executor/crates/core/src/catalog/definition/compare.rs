@@ -47,6 +47,9 @@ pub enum Part {
     /// The access to files.
     #[strum(serialize = "capabilities.filesystem")]
     Filesystem,
+    /// The time at which file changes take effect.
+    #[strum(serialize = "capabilities.effects")]
+    Effects,
     /// The access to the network.
     #[strum(serialize = "capabilities.network")]
     Network,
@@ -159,7 +162,7 @@ fn compare_capabilities(
     offered: &DeclaredCapabilities,
     changes: &mut Vec<Change>,
 ) {
-    let DeclaredCapabilities { filesystem, network, limits, calls } = offered;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = offered;
     let mut note = |part, is_wider: bool, accepted: String, offered: String| {
         let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
         changes.push(Change { part, kind, accepted, offered });
@@ -169,6 +172,11 @@ fn compare_capabilities(
         let is_wider = *filesystem > accepted.filesystem;
         let [old, new] = [accepted.filesystem, *filesystem].map(|files| files.as_str().to_owned());
         note(Part::Filesystem, is_wider, old, new);
+    }
+    if accepted.effects != *effects {
+        let is_wider = *effects < accepted.effects;
+        let [old, new] = [accepted.effects, *effects].map(|effects| effects.as_str().to_owned());
+        note(Part::Effects, is_wider, old, new);
     }
     if accepted.network != *network {
         note(Part::Network, *network, yes_no(accepted.network), yes_no(*network));

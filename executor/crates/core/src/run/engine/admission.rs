@@ -496,6 +496,7 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
+        | End::NotCommitted(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }
 }

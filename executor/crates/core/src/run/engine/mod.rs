@@ -13,6 +13,7 @@ use self::stored_calls::{CallStore, StoredCalls};
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
 use super::current_catalog::CurrentCatalog;
+use super::effects::EffectsFolder;
 use super::fleet::Node;
 use super::open_intents::OpenIntents;
 use super::output::ExpectedOutput;
@@ -58,6 +59,7 @@ pub struct Engine {
     call_store: Arc<CallStore>,
     claims: Arc<Claims>,
     output: ExpectedOutput,
+    effects: Arc<EffectsFolder>,
 }
 
 impl Engine {
@@ -91,6 +93,7 @@ impl Engine {
             metrics: Arc::clone(&parts.metrics),
             clock: Arc::clone(&parts.clock),
             egress: parts.egress.clone(),
+            effects: Arc::clone(&parts.effects),
             queries,
         }
     }

@@ -23,7 +23,7 @@ use a2g_types::call::{Call, Door, ParentRun, Priority};
 use a2g_types::failure_message::{describe_failure, failure_details, layer_name};
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
-use a2g_types::limit::Layer;
+use a2g_types::limit::{FileEffects, Layer};
 use a2g_types::memory::{self, Charge, HeldBytes, NoRoom};
 use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
 use a2g_types::strict_json::{self, JsonBounds};
@@ -49,6 +49,8 @@ pub(in crate::run) struct NestedCalls {
     engine: Arc<Engine>,
     parent: Parent,
     grant: CallGrant,
+    /// The time at which the file changes of the parent take effect.
+    effects: FileEffects,
     sink: RunEventSink,
     state: Mutex<CallLog>,
     /// One permit for each simultaneous call.
@@ -127,9 +129,11 @@ impl NestedCalls {
         grant: &Grant,
         sink: &RunEventSink,
     ) -> Option<Arc<Self>> {
+        let effects = grant.effects().value;
         let grant = grant.calls();
         grant.allows_any().then(|| {
             Arc::new(Self {
+                effects,
                 engine: Arc::clone(engine),
                 parent: Parent {
                     door: call.door,
@@ -171,6 +175,23 @@ impl NestedCalls {
     /// The calls so far.
     pub(in crate::run) fn list(&self) -> Vec<NestedCall> {
         self.state.lock().calls.clone()
+    }
+
+    /// Checks that a call may run with this grant. It sees the files without the parent's changes, and an effect of its own
+    /// would stay if the parent's changes do not take effect.
+    ///
+    /// # Errors
+    /// The reason why it may not.
+    pub(in crate::run) fn check_effects(&self, grant: &Grant) -> Result<(), String> {
+        if self.effects.is_direct() || !grant.allows_effects() {
+            return Ok(());
+        }
+        let effects = self.effects.as_str();
+        let tool = &self.parent.tool;
+        Err(format!(
+            "the file changes of `{tool}`, which makes this call, take effect together (`effects` is `{effects}`), and this \
+             call could write files, use the network or call tools at once: let `{tool}` call only tools that read files"
+        ))
     }
 
     /// Stops all calls and returns their record. Call this after the parent has been removed from the active runs.
@@ -556,7 +577,8 @@ fn answer(receipt: &Receipt) -> Result<CallAnswer, CallError> {
         | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
-        | End::Crashed(_) => "failed",
+        | End::Crashed(_)
+        | End::NotCommitted(_) => "failed",
     };
     let error = CallError::new(code, describe_failure(&receipt.outcome));
     Err(CallError { detail: detail(&facts_of(receipt)), ..error })

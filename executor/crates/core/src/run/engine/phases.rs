@@ -9,6 +9,7 @@
 
 use super::nested::NestedCalls;
 use crate::run::claims::ClaimedRun;
+use crate::run::effects::{AppliedChanges, Committed, StagedChanges};
 use crate::run::faults::{busy_fault, receipt_pending_fault};
 use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
@@ -28,7 +29,7 @@ use a2g_sandbox::{Calls, Outside};
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::limit::Limit;
-use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt};
+use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt, Status};
 use a2g_types::verdict::Verdict;
 use futures_util::FutureExt as _;
 use std::pin::pin;
@@ -192,11 +193,19 @@ impl Turn {
         let Self { claimed, permit, slot, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let output = engine.output.reserve(permit.grant().output().value.bytes());
+        let mut changes = match engine.effects.stage(call, &permit).await {
+            Ok(staged) => staged,
+            Err(refusal) => return Err(claimed.release(refusal).await),
+        };
+        let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
+            Some(upper) => permit.with_upper(upper),
+            None => permit,
+        };
+        let output = engine.output.reserve(run_permit.grant().output().value.bytes());
         // A map with text keys: serializing it cannot fail.
         let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
         let isolate = &claimed.loaded.isolate;
-        let request = isolate.request(&call.agent, &call.tool, permit, arguments);
+        let request = isolate.request(&call.agent, &call.tool, run_permit, arguments);
         // Recovery adds the calls to this receipt.
         let no_calls = NestedCalls::none_yet(request.grant());
         let fallback = claimed.receipt(no_calls, isolate.lost_outcome(&request));
@@ -220,7 +229,7 @@ impl Turn {
             }
         };
         let held = HeldWhileRunning { _slot: slot, _output: output };
-        let started = Started { claimed, claim, held, request, prepared: prepared.flatten() };
+        let started = Started { claimed, claim, held, changes, request, prepared: prepared.flatten() };
         started.check().await.map(|started| Start::New(Box::new(started)))
     }
 
@@ -251,6 +260,8 @@ pub(in crate::run) struct Started {
     claimed: ClaimedCall,
     claim: FleetClaim,
     held: HeldWhileRunning,
+    /// `None` if each file change takes effect at once.
+    changes: Option<StagedChanges>,
     request: RunRequest,
     prepared: Option<PreparedChild>,
 }
@@ -278,7 +289,7 @@ impl Started {
 
     /// Runs the guest.
     pub(in crate::run) async fn run(self) -> Ended {
-        let Self { claimed, claim, held, request, prepared } = self;
+        let Self { claimed, claim, held, changes, request, prepared } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
         engine.stored_calls.begin(call.intent);
@@ -312,12 +323,34 @@ impl Started {
             None => None,
         };
         check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
+        // A cancellation from here on comes too late, and gets the receipt.
+        let in_force = commit(changes, &mut outcome).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
         let persistence = claimed.sink.persistence();
         let ClaimedCall { engine, verdict, times, running, _place, .. } = claimed;
-        Ended { engine, verdict, times, persistence, claim, receipt, _open: (running, _place) }
+        Ended { engine, verdict, times, persistence, claim, receipt, in_force, _open: (running, _place) }
+    }
+}
+
+/// Lets the file changes of a successful run take effect, and discards those of any other. If they cannot take effect,
+/// the run is a failure.
+async fn commit(staged: Option<StagedChanges>, outcome: &mut Outcome) -> Option<AppliedChanges> {
+    let run_changes = staged?;
+    match outcome.end.status() {
+        Status::Success => {}
+        Status::Failure | Status::Timeout | Status::Aborted => return None,
+    }
+    match run_changes.commit().await {
+        Ok(Committed { changes, applied }) => {
+            outcome.usage.changes = Some(changes);
+            applied
+        }
+        Err(reason) => {
+            outcome.end = End::NotCommitted(reason);
+            None
+        }
     }
 }
 
@@ -329,6 +362,8 @@ pub(in crate::run) struct Ended {
     persistence: Option<Arc<dyn TaskPersistence>>,
     claim: FleetClaim,
     receipt: Arc<Receipt>,
+    /// The changes that are kept until the receipt is on the disk.
+    in_force: Option<AppliedChanges>,
     // Until this is dropped, the intent counts as open.
     _open: (ActiveRun, Place),
 }
@@ -348,12 +383,25 @@ impl Ended {
     }
 
     async fn store(self) -> Result<Arc<Receipt>, Fault> {
-        let Self { engine, verdict, times, persistence, claim, receipt, _open } = self;
+        let Self { engine, verdict, times, persistence, claim, receipt, in_force, _open } = self;
         engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
+        let has_succeeded = receipt.outcome.end.status() == Status::Success;
+        let kept = match in_force {
+            Some(changes) if has_succeeded => Some(changes),
+            // Another node has ended the intent meanwhile, and its receipt counts.
+            Some(changes) => {
+                changes.take_back().await;
+                None
+            }
+            None => None,
+        };
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = engine.clock.now();
         engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
+        if let Some(changes) = kept {
+            changes.finish();
+        }
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;
         let times = stopwatch.times(queue, receipt.outcome.metrics.wall, now);

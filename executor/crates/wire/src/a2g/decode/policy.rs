@@ -5,6 +5,7 @@ use crate::field::{Field, Object};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::limit::FileEffects;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use std::collections::BTreeMap;
@@ -113,6 +114,9 @@ fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
             blocked_patterns: object.read_optional("blocked_patterns")?.unwrap_or_default(),
             max_size_bytes: object
                 .read_optional_with("max_size_bytes", |field| field.integer(1, MAX_SIZE_BYTES))?,
+            effects: object
+                .read_optional_with("effects", |field| field.enum_variant::<FileEffects>())?
+                .unwrap_or_default(),
             limits: limits::read::<limits::InConstraints>(object)?,
             calls: object.read_optional_with("calls", decode_calls)?,
             grants_all_paths: object.read_optional("grant_all_paths")?.unwrap_or_default(),

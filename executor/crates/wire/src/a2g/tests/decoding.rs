@@ -3,6 +3,7 @@
 use super::*;
 use crate::a2g::decode;
 use crate::strict_json::{self, JsonBounds};
+use a2g_types::limit::FileEffects;
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::verdict::{Decision, RiskLevel};
 use time::macros::datetime;
@@ -106,6 +107,18 @@ fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
         }
     }
     fields
+}
+
+#[test]
+fn the_effects_of_a_rule_are_direct_or_atomic() {
+    let pointer = "/capabilities/tools/write_file/constraints/effects";
+    let read = |value: Value| decode::policy(&with(document_policy(), pointer, value).to_string());
+    for (name, effects) in [("direct", FileEffects::Direct), ("atomic", FileEffects::Atomic)] {
+        assert!(read(json!(name)).unwrap().tools.values().any(|rule| rule.effects == effects), "{name}");
+    }
+    for other in [json!("ATOMIC"), json!("later"), json!(true), json!(null)] {
+        assert_eq!(invalid(read(other)).0, pointer);
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::a2g::{decode, encode, openrpc};
 use a2g_types::call::StoredArguments;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::SignerName;
-use a2g_types::limit::{ClaimedLimits, Limit, NetworkBudgets};
-use a2g_types::outcome::{Contact, DenialReason, HostRule, NetworkUsage, Status};
+use a2g_types::limit::{ClaimedLimits, FileEffects, Limit, NetworkBudgets};
+use a2g_types::outcome::{Contact, DenialReason, FileChanges, HostRule, NetworkUsage, Status};
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
 
@@ -90,6 +90,20 @@ fn slack_is_never_below_zero() {
     for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds", "max_output_bytes"] {
         assert_eq!(limits[limit]["slack"].as_f64(), Some(0.0), "{limit}");
     }
+}
+
+#[test]
+fn effects_are_reported_unless_they_are_direct() {
+    let mut receipt = receipt(End::Returned(json!(1).into()));
+    assert_eq!(value(&encode::report(&receipt))["usage"].get("effects"), None);
+    receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
+    let report = value(&encode::report(&receipt));
+    assert_eq!(report["usage"]["effects"], json!({ "mode": "atomic", "set_by": "condition" }));
+    receipt.outcome.usage.changes = Some(FileChanges { count: 2, digest: Digest([0xab; 32]) });
+    let report = value(&encode::report(&receipt));
+    let expected =
+        json!({ "mode": "atomic", "set_by": "condition", "changes": 2, "digest": "ab".repeat(32) });
+    assert_eq!(report["usage"]["effects"], expected);
 }
 
 #[test]

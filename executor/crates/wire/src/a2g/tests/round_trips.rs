@@ -4,7 +4,7 @@ use super::*;
 use crate::a2g::{decode, encode};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::call::{Call, Door, Priority};
-use a2g_types::limit::{ClaimedLimits, Limit};
+use a2g_types::limit::{ClaimedLimits, FileEffects, Limit};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{
     Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
@@ -121,18 +121,25 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 
 fn tool_rule() -> impl Strategy<Value = ToolRule> {
     let calls = (of(prop::sample::subsequence(vec!["a", "b"], 0..3)), of(0..=100_000_u32), any::<bool>());
-    (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), of(timeout()), calls).prop_map(
-        |(allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout, calls)| ToolRule {
-            allowed,
-            paths,
-            blocked_paths,
-            blocked_patterns,
-            max_size_bytes,
-            limits: ClaimedLimits::default().with(timeout).with_amount(Limit::Calls, calls.1.map(u64::from)),
-            calls: calls.0.map(|names| CallTargets::parse(&names).unwrap()),
-            grants_all_paths: calls.2,
-        },
-    )
+    let effects = prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic)];
+    (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), effects, of(timeout()), calls)
+        .prop_map(
+            |(allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, effects, timeout, calls)| {
+                ToolRule {
+                    allowed,
+                    paths,
+                    blocked_paths,
+                    blocked_patterns,
+                    max_size_bytes,
+                    effects,
+                    limits: ClaimedLimits::default()
+                        .with(timeout)
+                        .with_amount(Limit::Calls, calls.1.map(u64::from)),
+                    calls: calls.0.map(|names| CallTargets::parse(&names).unwrap()),
+                    grants_all_paths: calls.2,
+                }
+            },
+        )
 }
 
 fn policy() -> impl Strategy<Value = Policy> {

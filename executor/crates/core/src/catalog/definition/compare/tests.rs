@@ -1,5 +1,5 @@
 use super::*;
-use a2g_types::limit::{Layer, LimitMap};
+use a2g_types::limit::{FileEffects, Layer, LimitMap};
 use a2g_types::tool::{CallTargets, Contract, DeclaredFilesystem};
 use proptest::prelude::*;
 use serde_json::json;
@@ -63,6 +63,8 @@ fn a_version_is_free_as_long_as_it_looks_like_one() {
 #[derive(Debug, Clone, Copy)]
 struct Use {
     filesystem: u8,
+    /// `true` for a run that fails and leaves some of its file changes.
+    leaves_part: bool,
     network: bool,
     memory: u64,
     cpu: u64,
@@ -83,6 +85,7 @@ fn uses() -> Vec<Use> {
     // Each dimension alone, because each has its own line in the difference that an operator sees.
     let least = Use {
         filesystem: 0,
+        leaves_part: false,
         network: false,
         memory: 1,
         cpu: 1,
@@ -92,6 +95,7 @@ fn uses() -> Vec<Use> {
         max_parallel: 1,
     };
     uses.extend((0..3).map(|filesystem| Use { filesystem, ..least }));
+    uses.push(Use { leaves_part: true, ..least });
     uses.push(Use { network: true, ..least });
     uses.extend(limits().map(|memory| Use { memory, ..least }));
     uses.extend(limits().map(|cpu| Use { cpu, ..least }));
@@ -104,7 +108,7 @@ fn uses() -> Vec<Use> {
 }
 
 fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
-    let DeclaredCapabilities { filesystem, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
     let files = match filesystem {
         DeclaredFilesystem::None => 0,
         DeclaredFilesystem::Read => 1,
@@ -115,6 +119,7 @@ fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
         number.is_none_or(|number| used <= number)
     };
     use_.filesystem <= files
+        && (effects.is_direct() || !use_.leaves_part)
         && (*network || !use_.network)
         && within(Limit::Memory, use_.memory)
         && within(Limit::Cpu, use_.cpu)
@@ -136,30 +141,35 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
         Just(DeclaredFilesystem::Read),
         Just(DeclaredFilesystem::ReadWrite)
     ];
+    let effects = prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic)];
     let targets = prop_oneof![
         Just(CallTargets::All),
         proptest::sample::subsequence(TARGETS.to_vec(), 0..=TARGETS.len())
             .prop_map(|names| CallTargets::parse(&names).unwrap())
     ];
     let numbers = proptest::collection::vec(limit(), declared_rows().count());
-    (files, any::<bool>(), numbers, targets).prop_map(|(filesystem, network, numbers, calls)| {
-        let numbers = declared_rows().zip(numbers);
-        let limits = numbers
-            .filter_map(|(row, number)| Some((row.limit, row.parse_amount(Layer::Tool, number?).unwrap())));
-        DeclaredCapabilities { filesystem, network, limits: limits.collect(), calls }
-    })
+    (files, effects, any::<bool>(), numbers, targets).prop_map(
+        |(filesystem, effects, network, numbers, calls)| {
+            let numbers = declared_rows().zip(numbers);
+            let limits = numbers.filter_map(|(row, number)| {
+                Some((row.limit, row.parse_amount(Layer::Tool, number?).unwrap()))
+            });
+            DeclaredCapabilities { filesystem, effects, network, limits: limits.collect(), calls }
+        },
+    )
 }
 
 /// Capabilities that differ in few parts, so that many pairs are comparable.
 fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
     let kept_limits = proptest::collection::vec(any::<bool>(), Limit::ALL.len());
-    (any_capabilities(), any_capabilities(), any::<[bool; 3]>(), kept_limits).prop_map(
+    (any_capabilities(), any_capabilities(), any::<[bool; 4]>(), kept_limits).prop_map(
         |(old, other, keep, kept)| {
-            let [filesystem, network, calls] = keep;
+            let [filesystem, effects, network, calls] = keep;
             let limit =
                 |limit: Limit| if kept[limit as usize] { old.limits[limit] } else { other.limits[limit] };
             let new = DeclaredCapabilities {
                 filesystem: if filesystem { old.filesystem } else { other.filesystem },
+                effects: if effects { old.effects } else { other.effects },
                 network: if network { old.network } else { other.network },
                 limits: LimitMap::from_fn(limit),
                 calls: if calls { old.calls.clone() } else { other.calls },

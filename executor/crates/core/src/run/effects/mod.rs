@@ -1,0 +1,243 @@
+//! The file changes of runs that take effect together, from the start of a run to its receipt.
+//!
+//! ```text
+//! start    a private folder for the run ─▶ its folder `upper` goes to the guest's process
+//! end      SUCCESS ─ commit ─▶ in force, and still kept ─ receipt on the disk ─▶ the run's folder is removed
+//!             │        └─ conflict ─▶ no file is changed, and the run is a failure
+//!             └─ any other end ─▶ the run's folder is removed
+//! restart  for each folder that is left: the receipt says SUCCESS ─▶ the changes stay; otherwise they are taken back
+//! ```
+//! The guest's process can write anything into `upper`. So the list of changes is computed and checked here, and what a
+//! commit needs besides (`roots.json`, `store`) is outside of `upper`.
+
+mod recover;
+mod roots;
+mod staged;
+
+pub(super) use staged::{AppliedChanges, Committed, StagedChanges};
+
+use a2g_types::ident::IntentId;
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tempfile::TempDir;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// The folder of a run in which its guest's process writes.
+const UPPER: &str = "upper";
+/// The folder of a run with the log of its commit, and with the originals until the receipt is on the disk.
+const STORE: &str = "store";
+/// The beginning of the name of a folder that nothing needs any more.
+const DONE: &str = "done-";
+
+/// The place of the file changes that have not taken effect.
+#[derive(Debug, Clone)]
+pub enum EffectsPlace {
+    /// This folder, which one journal alone uses. It is made when a run first needs it.
+    Folder(PathBuf),
+    /// A temporary folder, for a journal in memory: no later process knows the ends of its runs.
+    Temporary,
+}
+
+impl EffectsPlace {
+    /// The place for a journal, in the folder of the configuration.
+    #[must_use]
+    pub fn of_journal(folder: &Path, journal: &Path) -> Self {
+        Self::Folder(folder.join(journal.file_name().unwrap_or(OsStr::new("journal"))))
+    }
+}
+
+/// The folders of the runs whose changes take effect together.
+pub(super) struct EffectsFolder {
+    place: EffectsPlace,
+    opened: Mutex<Option<Arc<OpenedFolder>>>,
+    /// One commit at a time: no two of this process change a folder at once, and only one list is in memory.
+    turn: Semaphore,
+    /// The number of the next run's folder.
+    next: AtomicU64,
+}
+
+impl EffectsFolder {
+    pub(super) fn new(place: EffectsPlace) -> Self {
+        Self { place, opened: Mutex::default(), turn: Semaphore::new(1), next: AtomicU64::default() }
+    }
+
+    /// Opens the folder, and makes it if there is none.
+    ///
+    /// # Ambient Authority
+    /// Makes the folder of the configuration with access only for this user, or a temporary folder.
+    fn open(&self) -> io::Result<Arc<OpenedFolder>> {
+        let mut opened = self.opened.lock();
+        if let Some(folder) = &*opened {
+            return Ok(Arc::clone(folder));
+        }
+        let folder = Arc::new(match &self.place {
+            EffectsPlace::Folder(path) => {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                OpenedFolder::lock(path.clone(), None)?
+            }
+            EffectsPlace::Temporary => {
+                let temporary = tempfile::Builder::new().prefix("a2g-effects-").tempdir()?;
+                OpenedFolder::lock(temporary.path().to_owned(), Some(temporary))?
+            }
+        });
+        *opened = Some(Arc::clone(&folder));
+        Ok(folder)
+    }
+
+    /// Makes the folder of a run. Returns it with a handle of its empty folder `upper`.
+    ///
+    /// # Ambient Authority
+    /// As [`Self::open`].
+    fn make(&self, intent: IntentId) -> io::Result<(RunFolder, OwnedFd)> {
+        let parent = self.open()?;
+        // An intent that was released before it began may come again while its first folder is removed.
+        let name = format!("{intent}-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let dir = make_folder(&parent.dir, &name)?;
+        let folder = RunFolder { parent, name, dir, fate: Fate::Removed };
+        let upper = make_folder(&folder.dir, UPPER)?;
+        Ok((folder, upper))
+    }
+}
+
+/// The opened folder, which no other process uses.
+struct OpenedFolder {
+    path: PathBuf,
+    /// Locked while it is open.
+    dir: OwnedFd,
+    _temporary: Option<TempDir>,
+}
+
+impl OpenedFolder {
+    /// # Ambient Authority
+    /// Opens the folder.
+    fn lock(path: PathBuf, temporary: Option<TempDir>) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&path, flags, Mode::empty())?;
+        let status = fstat(&dir)?;
+        let is_private = status.st_uid == rustix::process::geteuid().as_raw() && status.st_mode & 0o077 == 0;
+        if !is_private {
+            return Err(io::Error::other(format!(
+                "`{}` (`effects.folder`) is open to other users: give it to the user of the executor, with mode 0700",
+                path.display()
+            )));
+        }
+        match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, dir, _temporary: temporary }),
+            Err(Errno::WOULDBLOCK) => Err(io::Error::other(format!(
+                "another process uses `{}` (`effects.folder`): end it, or name another folder",
+                path.display()
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes the folder of a run. If this is interrupted, the next start goes on with it.
+    fn remove(&self, name: &str) {
+        let done = if name.starts_with(DONE) { name.to_owned() } else { format!("{DONE}{name}") };
+        // Renamed first: a folder of which a part is missing would say something else of its commit.
+        let removed = renameat(&self.dir, name, &self.dir, &done).map_err(io::Error::from);
+        if let Err(error) = removed.and_then(|()| std::fs::remove_dir_all(self.path.join(&done))) {
+            let folder = self.path.join(name);
+            tracing::warn!(folder = %folder.display(), %error, "the folder of a run's file changes cannot be removed: the next start tries again");
+        }
+    }
+}
+
+/// The end of a run's folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is removed as soon as nothing uses it.
+    Removed,
+    /// It is left to the next start, because it has what a commit needs.
+    Kept,
+}
+
+/// The folder of one run.
+struct RunFolder {
+    parent: Arc<OpenedFolder>,
+    name: String,
+    dir: OwnedFd,
+    fate: Fate,
+}
+
+impl RunFolder {
+    fn path(&self) -> PathBuf {
+        self.parent.path.join(&self.name)
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        match self.fate {
+            Fate::Kept => return,
+            Fate::Removed => {}
+        }
+        let parent = Arc::clone(&self.parent);
+        let name = std::mem::take(&mut self.name);
+        let remove = move || parent.remove(&name);
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_no_runtime) => remove(),
+        }
+    }
+}
+
+/// Makes a private folder, and opens it.
+fn make_folder(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    mkdirat(&parent, name, Mode::RWXU)?;
+    Ok(open_folder(&parent, name)?)
+}
+
+fn open_folder(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_folder_is_private_and_used_by_one_process_and_that_of_a_run_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let base = home.path().join("effects");
+        let place = || EffectsPlace::of_journal(&base, Path::new("/state/journal.db"));
+        let effects = EffectsFolder::new(place());
+        let (folder, upper) = effects.make(IntentId::random()).unwrap();
+        let path = folder.path();
+        assert_eq!(path.parent().unwrap(), base.join("journal.db"));
+        for private in [&base, &path, &path.join(UPPER)] {
+            assert_eq!(private.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        let in_use = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
+        assert!(in_use.contains("another process") && in_use.contains("`effects.folder`"), "{in_use}");
+        // Without a runtime, it is removed at once.
+        drop((folder, upper));
+        assert!(!path.exists());
+        drop(effects);
+        std::fs::set_permissions(base.join("journal.db"), std::fs::Permissions::from_mode(0o750)).unwrap();
+        let open = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
+        assert!(open.contains("open to other users"), "{open}");
+    }
+
+    #[test]
+    fn a_temporary_folder_goes_with_the_last_user() {
+        let effects = EffectsFolder::new(EffectsPlace::Temporary);
+        let folder = effects.open().unwrap();
+        let path = folder.path.clone();
+        drop(effects);
+        assert!(path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

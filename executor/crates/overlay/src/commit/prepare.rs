@@ -1,0 +1,134 @@
+//! What happens before the steps: new contents are copied into the stashes, and originals that are kept elsewhere into the
+//! store. All of it is on the disk before the first step, so a full disk changes nothing.
+
+use super::check::{Depth, check};
+use super::copy::{carry_owner, copy_content, copy_entry, inherit_group, set_mtime};
+use super::log::{Event, Held, Side};
+use super::plan::{Identity, Item, NEW_FOLDER_MODE, StagedEntry, Staging};
+use super::stash::{Stashes, item_name, kept_items, make_kept, make_own};
+use super::{CommitError, Prepared, io_error, refuse};
+use crate::effects::{Effects, NewContent};
+use crate::hash::Sha256;
+use crate::name::EntryPath;
+use crate::places::open_staged;
+use crate::seen::Seen;
+use rustix::fs::{Mode, OFlags, openat};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+
+impl Prepared<'_> {
+    /// Makes the stashes and all that is new, and compares everything once more.
+    pub(super) fn stage(&mut self, effects: &Effects, staged: &[Staging]) -> Result<(), CommitError> {
+        make_kept(self.folders.store, self.disk)?;
+        make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
+        let stashes = self.open_stashes()?;
+        let mut held = Vec::new();
+        for staging in staged {
+            let stash = stashes.of(&EntryPath::of_root(staging.root));
+            self.stage_entry(stash, staging)?;
+            held.push(hold(stash, staging.item, Side::New)?);
+        }
+        for (item, _, at) in kept_items(&self.progress.plan) {
+            if stashes.own_of(at).is_some() {
+                let (folder, name) = self.places.open_parent(at).map_err(io_error("open a folder"))?;
+                copy_entry(self.disk, folder, name, &stashes.kept, &item_name(item))?;
+            }
+        }
+        stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
+        refuse(check(effects, self.places, &self.progress.plan.stashes, Depth::Contents)?)?;
+        self.note_held(held)
+    }
+
+    fn open_stashes(&self) -> Result<Stashes, CommitError> {
+        let stashes = Stashes::open(self.folders.store, self.folders.roots, &self.progress.plan.stashes)?;
+        stashes.ok_or_else(|| CommitError::Log("its stash is missing".to_owned()))
+    }
+
+    fn stage_entry(&self, stash: BorrowedFd<'_>, staging: &Staging) -> Result<(), CommitError> {
+        let name = item_name(staging.item);
+        match &staging.what {
+            StagedEntry::File(content, like) => {
+                self.stage_file(stash, &name, content, like.as_ref(), &staging.anchor)
+            }
+            StagedEntry::Folder => {
+                self.disk.make_folder(stash, &name).map_err(io_error("make a folder"))?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let folder = openat(stash, &name, flags, Mode::empty()).map_err(io_error("open a folder"))?;
+                let folder = File::from(folder);
+                self.inherit_group(&staging.anchor, &folder)?;
+                self.disk.set_mode(&folder, NEW_FOLDER_MODE).map_err(io_error("set the mode of a folder"))
+            }
+            StagedEntry::Link(target) => {
+                self.disk.make_link(target, stash, &name).map_err(io_error("make a link"))
+            }
+        }
+    }
+
+    fn stage_file(
+        &self,
+        stash: BorrowedFd<'_>,
+        name: &OsStr,
+        content: &NewContent,
+        like: Option<&EntryPath>,
+        anchor: &EntryPath,
+    ) -> Result<(), CommitError> {
+        let NewContent { number, size, sha256, mode, mtime } = *content;
+        let (staged, seen) =
+            open_staged(self.folders.upper, number).map_err(|_| CommitError::Staged { number })?;
+        if seen.size != size {
+            return Err(CommitError::Staged { number });
+        }
+        let file = self.disk.create_file(stash, name).map_err(io_error("create a file"))?;
+        let file = File::from(file);
+        copy_content(self.disk, &staged, &file, size).map_err(io_error("copy a staged content"))?;
+        // The copy is what is compared: nobody else can change it any more.
+        let now = Seen::look(&file, "").map_err(io_error("look at a copy"))?;
+        if now.size != size || Sha256::of_file(&file, size).ok() != Some(sha256) {
+            return Err(CommitError::Staged { number });
+        }
+        match like {
+            Some(original) => {
+                let (original, _) = self.places.open_file(original).map_err(io_error("open an original"))?;
+                carry_owner(self.disk, &original, &file)?;
+            }
+            None => self.inherit_group(anchor, &file)?,
+        }
+        self.disk.set_mode(&file, mode).map_err(io_error("set the mode of a file"))?;
+        set_mtime(self.disk, stash, name, mtime)
+    }
+
+    fn inherit_group(&self, anchor: &EntryPath, entry: &File) -> Result<(), CommitError> {
+        let anchor = self.places.stat(anchor).map_err(io_error("look at a folder"))?;
+        inherit_group(self.disk, &anchor, entry)
+    }
+
+    /// Copies what is kept in the store back into the roots' own stashes.
+    pub(super) fn bring_back(&mut self) -> Result<(), CommitError> {
+        make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
+        let stashes = self.open_stashes()?;
+        let mut held = Vec::new();
+        for (item, side, at) in kept_items(&self.progress.plan) {
+            if let Some(own) = stashes.own_of(at) {
+                let name = item_name(item);
+                copy_entry(self.disk, &stashes.kept, &name, own, &name)?;
+                held.push(hold(own, item, side)?);
+            }
+        }
+        stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
+        self.note_held(held)
+    }
+
+    fn note_held(&mut self, held: Vec<Held>) -> Result<(), CommitError> {
+        self.log.append(self.disk, &Event::Held(held.clone()))?;
+        self.log.reserve(self.disk)?;
+        self.progress.held.extend(held.into_iter().map(|held| ((held.item, held.side), held.identity)));
+        Ok(())
+    }
+}
+
+/// The state of an item in a stash.
+fn hold(stash: BorrowedFd<'_>, item: Item, side: Side) -> Result<Held, CommitError> {
+    let seen = Seen::look(stash, item_name(item)).map_err(io_error("look into the stash"))?;
+    Ok(Held { item, side, identity: Identity::of(&seen) })
+}

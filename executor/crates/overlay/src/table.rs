@@ -1,0 +1,308 @@
+//! The table of what a program has touched: a tree of nodes over the original folders, and the state in which each
+//! original was first seen.
+//!
+//! A folder node has an override for each name whose entry is not simply that of the original folder: the name is
+//! removed, or another node has it. A name without an override is looked up in the original folder that the node's
+//! `origin` names, wherever the node is now. So a folder that was moved is one node, and a folder without origin hides
+//! whatever the original folder of its name contains.
+//!
+//! The table is stored between a run and its commit ([`Table::to_bytes`], [`Table::from_bytes`]).
+
+mod stored;
+
+pub(crate) use stored::is_target;
+pub use stored::{MAX_TABLE_BYTES, TableError};
+
+use crate::name::{EntryPath, Name};
+use crate::seen::{EntryKind, FileTime, Seen};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+
+/// The number of a node, which a view hands out as the handle of a folder or file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub(crate) u64);
+
+/// What a program has changed and read. See the module.
+#[derive(Debug, Default)]
+pub struct Table {
+    nodes: BTreeMap<NodeId, Node>,
+    /// The node of each root, in the order of the roots.
+    roots: Vec<NodeId>,
+    /// The read set: each original that was opened, changed, removed or moved, or that contains such an entry.
+    originals: BTreeMap<EntryPath, Seen>,
+    /// The node of each original that has one.
+    by_origin: HashMap<EntryPath, NodeId>,
+    next_node: u64,
+    next_content: u64,
+    next_position: u64,
+}
+
+/// One file, folder or link that is not simply an original in its place, or that is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) kind: NodeKind,
+    /// The original that this node is; `None` if the program made it.
+    pub(crate) origin: Option<EntryPath>,
+    /// The node's name; `None` for a root, and for a node that was removed while it was open.
+    pub(crate) place: Option<Place>,
+    /// The permissions; `None` if they are those of the original.
+    pub(crate) mode: Option<u32>,
+    /// `None` if the time is that of the original, or (in a view) that of the file in the upper folder.
+    pub(crate) modified: Option<Modified>,
+    /// As `modified`.
+    pub(crate) accessed: Option<FileTime>,
+    /// The last change of attributes. The commit does not need it: no program can set it.
+    pub(crate) changed: Option<FileTime>,
+}
+
+/// The kind of a node, with its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    File(Content),
+    Folder(BTreeMap<Name, Override>),
+    /// A symbolic link with its target.
+    Link(OsString),
+    /// An original FIFO, socket or device, which can only be moved.
+    Other,
+}
+
+/// The content of a file node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// That of the original.
+    Lower,
+    /// That of the file with this number in the upper folder.
+    Upper(u64),
+}
+
+/// The entry that a folder node has for a name, instead of that of the original folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Override {
+    /// There is no entry, but the original folder has one.
+    Removed,
+    Node(NodeId),
+}
+
+/// The time of the last change of a content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Modified {
+    /// The time that the program, or its last write, has set.
+    Set(FileTime),
+    /// Of a folder: an entry was made or removed then. The commit makes and removes entries itself, so it sets no time.
+    ByEntries(FileTime),
+}
+
+/// The name of a node in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) folder: NodeId,
+    pub(crate) name: Name,
+    /// The place of the entry in listings: later entries have higher numbers. Not stored.
+    pub(crate) position: u64,
+}
+
+impl Modified {
+    pub(crate) const fn time(self) -> FileTime {
+        match self {
+            Self::Set(time) | Self::ByEntries(time) => time,
+        }
+    }
+}
+
+impl Node {
+    /// A node of an original, as it was found.
+    pub(crate) const fn of_original(kind: NodeKind, origin: EntryPath) -> Self {
+        Self {
+            kind,
+            origin: Some(origin),
+            place: None,
+            mode: None,
+            modified: None,
+            accessed: None,
+            changed: None,
+        }
+    }
+
+    pub(crate) const fn entry_kind(&self) -> EntryKind {
+        match &self.kind {
+            NodeKind::File(_) => EntryKind::File,
+            NodeKind::Folder(_) => EntryKind::Folder,
+            NodeKind::Link(_) => EntryKind::Link,
+            NodeKind::Other => EntryKind::Other,
+        }
+    }
+
+    /// The overrides of a folder; `None` for any other node.
+    pub(crate) const fn entries(&self) -> Option<&BTreeMap<Name, Override>> {
+        match &self.kind {
+            NodeKind::Folder(entries) => Some(entries),
+            NodeKind::File(_) | NodeKind::Link(_) | NodeKind::Other => None,
+        }
+    }
+
+    const fn entries_mut(&mut self) -> Option<&mut BTreeMap<Name, Override>> {
+        match &mut self.kind {
+            NodeKind::Folder(entries) => Some(entries),
+            NodeKind::File(_) | NodeKind::Link(_) | NodeKind::Other => None,
+        }
+    }
+
+    /// The number of the node's file in the upper folder.
+    pub(crate) const fn upper(&self) -> Option<u64> {
+        match self.kind {
+            NodeKind::File(Content::Upper(number)) => Some(number),
+            NodeKind::File(Content::Lower) | NodeKind::Folder(_) | NodeKind::Link(_) | NodeKind::Other => {
+                None
+            }
+        }
+    }
+
+    /// `true` if nothing of the node itself differs from its original. Its place may.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        let has_content = match &self.kind {
+            NodeKind::File(Content::Lower) | NodeKind::Link(_) | NodeKind::Other => false,
+            NodeKind::File(Content::Upper(_)) => true,
+            NodeKind::Folder(entries) => !entries.is_empty(),
+        };
+        let has_attributes = self.mode.is_some() || self.modified.is_some() || self.accessed.is_some();
+        self.origin.is_some() && !has_content && !has_attributes
+    }
+}
+
+impl Table {
+    /// A table without changes. Each root is a folder node, whose original has been seen.
+    pub(crate) fn new(roots: &[Seen]) -> Self {
+        let mut table = Self { next_content: 1, ..Self::default() };
+        for (root, seen) in roots.iter().enumerate() {
+            let path = EntryPath::of_root(root);
+            table.note_original(&path, *seen);
+            let node = Node::of_original(NodeKind::Folder(BTreeMap::new()), path);
+            let id = table.insert(node);
+            table.roots.push(id);
+        }
+        table
+    }
+
+    /// The nodes of the roots.
+    pub(crate) fn roots(&self) -> &[NodeId] {
+        &self.roots
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(&id)
+    }
+
+    /// All nodes by number.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().map(|(id, node)| (*id, node))
+    }
+
+    /// The read set: what was seen of each original that matters, by its path.
+    pub(crate) const fn originals(&self) -> &BTreeMap<EntryPath, Seen> {
+        &self.originals
+    }
+
+    /// The nodes and the originals of the read set, which a budget bounds together.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len().saturating_add(self.originals.len())
+    }
+
+    /// Adds an original to the read set, if it is not there: what was seen first counts.
+    pub(crate) fn note_original(&mut self, path: &EntryPath, seen: Seen) {
+        if !self.originals.contains_key(path) {
+            self.originals.insert(path.clone(), seen);
+        }
+    }
+
+    pub(crate) fn forget_original(&mut self, path: &EntryPath) {
+        self.originals.remove(path);
+    }
+
+    /// The node of an original, wherever it is now.
+    pub(crate) fn by_origin(&self, original: &EntryPath) -> Option<NodeId> {
+        self.by_origin.get(original).copied()
+    }
+
+    /// A number for a new file of the upper folder.
+    pub(crate) const fn take_content_number(&mut self) -> u64 {
+        let number = self.next_content;
+        self.next_content = number.saturating_add(1);
+        number
+    }
+
+    /// Adds a node without a place.
+    pub(crate) fn insert(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.next_node);
+        self.next_node = self.next_node.saturating_add(1);
+        if let Some(origin) = &node.origin {
+            self.by_origin.insert(origin.clone(), id);
+        }
+        self.nodes.insert(id, node);
+        id
+    }
+
+    /// Drops a node that has no place, with its overrides.
+    pub(crate) fn drop_node(&mut self, id: NodeId) {
+        if let Some(origin) = self.nodes.remove(&id).and_then(|node| node.origin) {
+            self.by_origin.remove(&origin);
+        }
+    }
+
+    /// Gives a node the name `name` in a folder, in place of the override that is there.
+    pub(crate) fn place(&mut self, id: NodeId, folder: NodeId, name: &Name) {
+        let position = self.next_position;
+        self.next_position = position.saturating_add(1);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.place = Some(Place { folder, name: name.clone(), position });
+        }
+        self.set_override(folder, name, Some(Override::Node(id)));
+    }
+
+    /// Takes a node out of its folder, and leaves `override_` there.
+    pub(crate) fn unplace(&mut self, id: NodeId, override_: Option<Override>) {
+        if let Some(place) = self.nodes.get_mut(&id).and_then(|node| node.place.take()) {
+            self.set_override(place.folder, &place.name, override_);
+        }
+    }
+
+    pub(crate) fn set_override(&mut self, folder: NodeId, name: &Name, override_: Option<Override>) {
+        let entries = self.nodes.get_mut(&folder).and_then(Node::entries_mut);
+        match (entries, override_) {
+            (Some(entries), Some(override_)) => drop(entries.insert(name.clone(), override_)),
+            (Some(entries), None) => drop(entries.remove(name)),
+            (None, _) => {}
+        }
+    }
+
+    /// The path at which a node is now; `None` if it was removed.
+    pub(crate) fn path_of(&self, id: NodeId) -> Option<EntryPath> {
+        let mut names = Vec::new();
+        let mut node = self.nodes.get(&id)?;
+        while let Some(place) = &node.place {
+            names.push(place.name.clone());
+            node = self.nodes.get(&place.folder)?;
+        }
+        names.reverse();
+        // Only a root has neither a place nor names in its origin, and no root is ever removed.
+        let origin = node.origin.as_ref().filter(|origin| origin.names.is_empty())?;
+        Some(EntryPath { root: origin.root, names })
+    }
+
+    /// `true` if a node is the original of its own place.
+    pub(crate) fn is_in_place(&self, id: NodeId) -> bool {
+        let Some(node) = self.node(id) else { return false };
+        match (&node.origin, &node.place) {
+            (Some(origin), Some(place)) => {
+                let parent = self.node(place.folder).and_then(|folder| folder.origin.as_ref());
+                let split = origin.split();
+                split.is_some_and(|(folder, name)| *name == place.name && parent == Some(&folder))
+            }
+            (Some(origin), None) => origin.names.is_empty(),
+            (None, _) => false,
+        }
+    }
+}

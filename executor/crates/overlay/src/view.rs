@@ -1,0 +1,322 @@
+//! The files as a program sees them: the originals, with its changes laid over them.
+//!
+//! Every call behaves, down to its error, as the kernel's would on a plain folder with the same history, so that a program
+//! cannot tell the difference, and what people approve is what happens. `tests/equivalence.rs` compares the two.
+//!
+//! These differences are known:
+//! - A file with several hard links is not written (`EPERM`): its other names would not change with it.
+//! - A file that may be written but not read can only be truncated or removed, because its content cannot be copied; and a
+//!   folder that may not be read cannot be removed, because nothing says whether it is empty (`EACCES` in both cases).
+//! - A running program's file can be written (`ETXTBSY` otherwise), and the kernel's `protected_regular` does not apply.
+//! - What the program made is owned by this user with all of the owner's rights, even if the umask takes those away, and
+//!   default access control lists do not apply to it.
+//! - A changed folder has one hard link, as on file systems that do not count subfolders.
+//!
+//! Besides calls on files and folders, a view needs these system calls: `faccessat2`, `dup3`, `copy_file_range`,
+//! `ioctl(FICLONE)` and, when it is made, `capget`.
+
+mod change;
+mod checks;
+mod content;
+mod find;
+mod handles;
+mod listing;
+mod open;
+mod prune;
+mod rename;
+mod times;
+
+pub use listing::{ListedEntry, Listing};
+pub use open::{Create, How, OpenFile};
+pub use times::NewTime;
+
+use crate::lower::LowerRoot;
+use crate::name::Name;
+use crate::seen::{EntryKind, FileTime, Seen, stat_at};
+use crate::table::{Content, Modified, Node, NodeId, NodeKind, Table};
+use crate::upper::Upper;
+use checks::User;
+use find::{Found, Original};
+use handles::Live;
+use rustix::fs::{AtFlags, Mode, mkdirat, unlinkat};
+use rustix::io::{Errno, Result};
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// What a view may use, set by the operator. A call that needs more fails with `ENOSPC`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpperBudget {
+    /// The bytes that are copied from originals. What a program writes is its caller's to count.
+    pub max_bytes: u64,
+    /// The nodes and the seen originals of the table, together.
+    pub max_nodes: usize,
+}
+
+/// The numbers by which a program recognises an entry. They stay the same when the entry is changed or moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The number of the device; 0 for a folder or a link that the program made.
+    pub device: u64,
+    /// The inode on that device.
+    pub inode: u64,
+}
+
+/// The attributes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The kind of the entry.
+    pub kind: EntryKind,
+    /// The size in bytes; of a link, the length of its target.
+    pub size: u64,
+    /// The permissions.
+    pub mode: u32,
+    /// The number of hard links.
+    pub nlink: u64,
+    /// The time of the last change of the content.
+    pub modified: FileTime,
+    /// The time of the last access.
+    pub accessed: FileTime,
+    /// The time of the last change of content or attributes.
+    pub changed: FileTime,
+    /// The numbers of the entry.
+    pub identity: Identity,
+}
+
+/// The files of one program, which has all of them for itself. `F` is the type of the file handles that it gets.
+///
+/// Folders and files are named by their [`NodeId`]; a number that is not in use is `EBADF`. A folder that was opened, and
+/// each root, can be used until [`View::close_folder`].
+#[derive(Debug)]
+pub struct View<F = File> {
+    table: Table,
+    upper: Upper,
+    roots: Vec<LowerRoot>,
+    budget: UpperBudget,
+    user: User,
+    /// The bytes that were copied.
+    copied_bytes: u64,
+    /// What is open, by node.
+    live: HashMap<NodeId, Live<F>>,
+    /// The nodes without a place: removed while they were open.
+    removed: BTreeSet<NodeId>,
+    /// The size of the table at which nodes that nothing needs are looked for.
+    sweep_at: usize,
+    /// The calls since the last sweep.
+    calls: usize,
+}
+
+/// The size of a table below which it is not swept.
+const MIN_SWEEP: usize = 256;
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// A view of the originals below `roots`, without changes. `upper` is an empty folder of this user.
+    ///
+    /// # Errors
+    /// If a root or `upper` cannot be examined, or nothing can be made in `upper`.
+    pub fn new(upper: OwnedFd, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
+        let seen = roots.iter().map(|root| Seen::look(&root.dir, "")).collect::<Result<Vec<_>>>()?;
+        Self::with_table(Table::new(&seen), upper, roots, budget)
+    }
+
+    /// A view with the changes of an earlier one. Roots and upper folder are those of that view.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; `ESTALE` if a root is another folder than it was, `EINVAL` if the number of roots differs.
+    pub fn load(table: Table, upper: OwnedFd, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
+        if table.roots().len() != roots.len() {
+            return Err(Errno::INVAL);
+        }
+        for (root, id) in roots.iter().zip(table.roots()) {
+            let seen = table.node(*id).and_then(|node| table.originals().get(node.origin.as_ref()?));
+            let now = Seen::look(&root.dir, "")?;
+            if !seen.is_some_and(|seen| seen.is_same_entry(&now)) {
+                return Err(Errno::STALE);
+            }
+        }
+        let mut view = Self::with_table(table, upper, roots, budget)?;
+        let uppers =
+            view.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
+        for (id, number) in uppers {
+            view.copied_bytes =
+                view.copied_bytes.saturating_add(content::allocated(&view.upper.stat(number)?));
+            // The file in the upper folder has these times.
+            if let Some(node) = view.table.node_mut(id) {
+                node.modified = None;
+                node.accessed = None;
+            }
+        }
+        Ok(view)
+    }
+
+    fn with_table(table: Table, upper: OwnedFd, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
+        let upper = Upper::new(upper);
+        let user = User::of_upper(&upper)?;
+        let mut live = HashMap::new();
+        for (root, id) in roots.iter().zip(table.roots()) {
+            live.insert(*id, Live::of_folder(Some(Arc::new(root.open_folder(&[])?))));
+        }
+        let removed = BTreeSet::new();
+        Ok(Self {
+            table,
+            upper,
+            roots,
+            budget,
+            user,
+            copied_bytes: 0,
+            live,
+            removed,
+            sweep_at: MIN_SWEEP,
+            calls: 0,
+        })
+    }
+
+    /// The folder of a root; `None` if there is no such root.
+    #[must_use]
+    pub fn root(&self, index: usize) -> Option<NodeId> {
+        self.table.roots().get(index).copied()
+    }
+
+    /// The bytes that were copied from originals so far, because they were to be changed.
+    #[must_use]
+    pub const fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    /// The attributes of the entry `name` of a folder.
+    ///
+    /// # Errors
+    /// As `fstatat` without following a link.
+    pub fn lookup(&self, folder: NodeId, name: &Name) -> Result<Stat> {
+        match self.find(folder, name)?.ok_or(Errno::NOENT)? {
+            Found::Original(original) => Ok(original.stat()),
+            Found::Node(id) => self.stat(id),
+        }
+    }
+
+    /// The target of the symbolic link `name` of a folder.
+    ///
+    /// # Errors
+    /// As `readlinkat`.
+    pub fn read_link(&mut self, folder: NodeId, name: &Name) -> Result<std::ffi::OsString> {
+        match self.find(folder, name)?.ok_or(Errno::NOENT)? {
+            Found::Original(original) => {
+                if original.seen.kind != EntryKind::Link {
+                    return Err(Errno::INVAL);
+                }
+                let lower = self.lower_folder(folder)?.ok_or(Errno::NOENT)?;
+                let target = find::read_target(&lower, name)?;
+                self.check_room()?;
+                let path = self.original_path(folder, name)?;
+                self.table.note_original(&path, original.seen);
+                Ok(target)
+            }
+            Found::Node(id) => match &self.node(id)?.kind {
+                NodeKind::Link(target) => Ok(target.clone()),
+                NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Other => Err(Errno::INVAL),
+            },
+        }
+    }
+
+    /// The attributes of an open folder or file.
+    ///
+    /// # Errors
+    /// As `fstat`.
+    pub fn stat(&self, id: NodeId) -> Result<Stat> {
+        let node = self.node(id)?;
+        let mut stat = match (&node.kind, &node.origin) {
+            (NodeKind::File(Content::Upper(number)), _) => {
+                let original = Original::from(&self.upper.stat(*number)?);
+                Stat { mode: self.mode(node)?, identity: self.identity(id)?, ..original.stat() }
+            }
+            (_, Some(_)) => self.original(id)?.stat(),
+            (_, None) => self.stat_made(id, node),
+        };
+        if node.entries().is_some_and(|entries| !entries.is_empty()) {
+            stat.nlink = 1;
+        }
+        if self.removed.contains(&id) {
+            stat.nlink = 0;
+        }
+        stat.modified = node.modified.map_or(stat.modified, Modified::time);
+        stat.accessed = node.accessed.unwrap_or(stat.accessed);
+        stat.changed = node.changed.unwrap_or(stat.changed).max(stat.changed);
+        Ok(stat)
+    }
+
+    /// The attributes of a folder or link that the program made, but for its times.
+    fn stat_made(&self, id: NodeId, node: &Node) -> Stat {
+        let size = match &node.kind {
+            NodeKind::Link(target) => u64::try_from(target.len()).unwrap_or(u64::MAX),
+            NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Other => 4096,
+        };
+        let epoch = FileTime { seconds: 0, nanoseconds: 0 };
+        Stat {
+            kind: node.entry_kind(),
+            size,
+            mode: node.mode.unwrap_or(0o777),
+            nlink: 1,
+            modified: epoch,
+            accessed: epoch,
+            changed: epoch,
+            identity: Identity { device: 0, inode: id.0 },
+        }
+    }
+
+    /// The numbers of a node: those of its original, else of its file in the upper folder, else its own.
+    fn identity(&self, id: NodeId) -> Result<Identity> {
+        let node = self.node(id)?;
+        if let Some(seen) = node.origin.as_ref().and_then(|origin| self.table.originals().get(origin)) {
+            return Ok(Identity { device: seen.device, inode: seen.inode });
+        }
+        match node.upper() {
+            Some(number) => Ok(Original::from(&self.upper.stat(number)?).identity()),
+            None => Ok(Identity { device: 0, inode: id.0 }),
+        }
+    }
+
+    /// The permissions of a node.
+    fn mode(&self, node: &Node) -> Result<u32> {
+        let seen = node.origin.as_ref().and_then(|origin| self.table.originals().get(origin));
+        node.mode.or_else(|| seen.map(|seen| seen.mode)).ok_or(Errno::BADF)
+    }
+
+    fn node(&self, id: NodeId) -> Result<&Node> {
+        self.table.node(id).ok_or(Errno::BADF)
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> Result<&mut Node> {
+        self.table.node_mut(id).ok_or(Errno::BADF)
+    }
+
+    /// Notes that an entry of a folder was made or removed.
+    fn touch(&mut self, folder: NodeId) -> Result<()> {
+        let now = FileTime::now();
+        let node = self.node_mut(folder)?;
+        node.modified = Some(Modified::ByEntries(now));
+        node.changed = Some(now);
+        Ok(())
+    }
+}
+
+impl User {
+    /// Finds out about this user from what it makes in the upper folder: the kernel tells the umask of a process only to
+    /// one that sets it, or in `/proc`.
+    fn of_upper(upper: &Upper) -> Result<Self> {
+        const PROBE: &str = "probe";
+        // It is there if the process was killed between the next calls.
+        let _may_be_missing = unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR);
+        mkdirat(upper.dir(), PROBE, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        let probe = stat_at(upper.dir(), PROBE);
+        unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR)?;
+        let probe = probe?;
+        let capabilities = rustix::thread::capabilities(None)?.effective;
+        Ok(Self {
+            id: probe.stx_uid,
+            umask: !u32::from(probe.stx_mode) & 0o777,
+            may_act_for_owners: capabilities.contains(rustix::thread::CapabilitySet::FOWNER),
+            keeps_set_id: capabilities.contains(rustix::thread::CapabilitySet::FSETID),
+        })
+    }
+}

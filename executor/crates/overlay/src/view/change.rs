@@ -1,0 +1,178 @@
+//! Making and removing entries.
+
+use super::{Found, View};
+use crate::name::Name;
+use crate::seen::{EntryKind, FileTime};
+use crate::table::{Modified, Node, NodeId, NodeKind, Override, is_target};
+use rustix::fs::{Mode, OFlags, RawDir, openat};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+
+const SET_GROUP_ID: u32 = 0o2000;
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// Makes the folder `name` in a folder, with all permissions that the umask leaves.
+    ///
+    /// # Errors
+    /// As `mkdirat`; `EPERM` below a root that may only be read; `ENOSPC` if the table is full.
+    pub fn create_folder(&mut self, folder: NodeId, name: &Name) -> Result<()> {
+        self.check_new(folder, name)?;
+        // A folder inherits the group's inheritance from its own folder.
+        let inherited = match self.node(folder)?.mode {
+            Some(mode) => mode & SET_GROUP_ID,
+            None => self.original(folder)?.seen.mode & SET_GROUP_ID,
+        };
+        let mode = (0o777 & !self.user.umask) | inherited;
+        self.create(folder, name, NodeKind::Folder(BTreeMap::new()), mode)
+    }
+
+    /// Makes the symbolic link `name` in a folder. Where its target leads is for those to check who follow links.
+    ///
+    /// # Errors
+    /// As `symlinkat`; `EPERM` below a root that may only be read; `ENOSPC` if the table is full.
+    pub fn symlink(&mut self, target: &OsStr, folder: NodeId, name: &Name) -> Result<()> {
+        if target.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if !is_target(target) {
+            return Err(if target.as_bytes().contains(&0) { Errno::INVAL } else { Errno::NAMETOOLONG });
+        }
+        self.check_new(folder, name)?;
+        self.create(folder, name, NodeKind::Link(target.to_owned()), 0o777)
+    }
+
+    fn check_new(&mut self, folder: NodeId, name: &Name) -> Result<()> {
+        self.sweep_if_due();
+        self.check_root(folder)?;
+        if self.find(folder, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.check_change(folder)?;
+        self.check_room()
+    }
+
+    fn create(&mut self, folder: NodeId, name: &Name, kind: NodeKind, mode: u32) -> Result<()> {
+        let now = FileTime::now();
+        let id = self.table.insert(Node {
+            kind,
+            origin: None,
+            place: None,
+            mode: Some(mode),
+            modified: Some(Modified::ByEntries(now)),
+            accessed: Some(now),
+            changed: Some(now),
+        });
+        self.table.place(id, folder, name);
+        self.touch(folder)
+    }
+
+    /// Removes the entry `name` of a folder, which is no folder itself. If it is open, it can be used until it is closed.
+    ///
+    /// # Errors
+    /// As `unlinkat`; `EPERM` below a root that may only be read; `ENOSPC` if the table is full.
+    pub fn unlink(&mut self, folder: NodeId, name: &Name) -> Result<()> {
+        let found = self.find_to_remove(folder, name)?;
+        if self.kind(&found)? == EntryKind::Folder {
+            return Err(Errno::ISDIR);
+        }
+        self.remove(folder, name, &found)?;
+        self.touch(folder)
+    }
+
+    /// Removes the empty folder `name` of a folder.
+    ///
+    /// # Errors
+    /// As `unlinkat` with `AT_REMOVEDIR`; `EPERM` below a root that may only be read; `EACCES` if an original folder may
+    /// not be read, so that it is not known whether it is empty; `ENOSPC` if the table is full.
+    pub fn remove_folder(&mut self, folder: NodeId, name: &Name) -> Result<()> {
+        let found = self.find_to_remove(folder, name)?;
+        if self.kind(&found)? != EntryKind::Folder {
+            return Err(Errno::NOTDIR);
+        }
+        self.check_empty(folder, name, &found)?;
+        self.remove(folder, name, &found)?;
+        self.touch(folder)
+    }
+
+    fn find_to_remove(&mut self, folder: NodeId, name: &Name) -> Result<Found> {
+        self.sweep_if_due();
+        self.check_root(folder)?;
+        self.folder(folder)?;
+        self.check_file_system(folder)?;
+        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
+        self.check_remove(folder, &found)?;
+        Ok(found)
+    }
+
+    /// Checks that a folder has no entry.
+    pub(super) fn check_empty(&self, folder: NodeId, name: &Name, found: &Found) -> Result<()> {
+        let no_overrides = BTreeMap::new();
+        let mut overrides = &no_overrides;
+        let mut lower = None;
+        match found {
+            Found::Node(id) => {
+                overrides = self.node(*id)?.entries().ok_or(Errno::NOTDIR)?;
+                if let Some((parent, name)) = self.lower_place(*id)? {
+                    lower = Some(open_to_list(&parent, name.as_os_str())?);
+                }
+            }
+            Found::Original(_) => {
+                let parent = self.lower_folder(folder)?.ok_or(Errno::NOENT)?;
+                lower = Some(open_to_list(&parent, name.as_os_str())?);
+            }
+        }
+        if overrides.values().any(|override_| *override_ != Override::Removed) {
+            return Err(Errno::NOTEMPTY);
+        }
+        let is_removed = |name: &OsStr| Name::new(name).is_ok_and(|name| overrides.contains_key(&name));
+        let Some(lower) = lower else { return Ok(()) };
+        let mut buffer = [MaybeUninit::uninit(); 8 << 10];
+        let mut entries = RawDir::new(&lower, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") && !is_removed(OsStr::from_bytes(name)) {
+                return Err(Errno::NOTEMPTY);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an entry out of its folder. An original under its name stays hidden.
+    pub(super) fn remove(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<()> {
+        match found {
+            Found::Original(original) => {
+                self.check_room()?;
+                let path = self.original_path(folder, name)?;
+                self.table.note_original(&path, original.seen);
+                self.table.set_override(folder, name, Some(Override::Removed));
+            }
+            Found::Node(id) => {
+                self.table.unplace(*id, self.override_without_node(folder, name)?);
+                self.removed.insert(*id);
+                if let Some(node) = self.table.node_mut(*id) {
+                    node.changed = Some(FileTime::now());
+                }
+                self.drop_unused(*id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The override of a name whose node leaves it. An original of that name, if there is one, was seen before the node
+    /// could take its place.
+    pub(super) fn override_without_node(&self, folder: NodeId, name: &Name) -> Result<Option<Override>> {
+        let original = self.node(folder)?.origin.as_ref().map(|origin| origin.child(name));
+        let is_hidden = original.is_some_and(|original| self.table.originals().contains_key(&original));
+        Ok(is_hidden.then_some(Override::Removed))
+    }
+}
+
+pub(super) fn open_to_list(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(folder, name, flags, Mode::empty())
+}

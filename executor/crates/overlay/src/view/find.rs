@@ -1,0 +1,175 @@
+//! Finding the entry that a name stands for, and the original behind a node.
+
+use super::{Identity, Stat, View};
+use crate::lower::root_of;
+use crate::name::{EntryPath, Name};
+use crate::seen::{EntryKind, FileTime, Seen, stat_at};
+use crate::table::{Content, Node, NodeId, NodeKind, Override};
+use rustix::fs::{Statx, readlinkat};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::sync::Arc;
+
+/// An entry of a folder.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Found {
+    /// One that has a node.
+    Node(NodeId),
+    /// An original in its place, of which the table knows nothing.
+    Original(Original),
+}
+
+/// The state of an original now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Original {
+    pub(super) seen: Seen,
+    pub(super) owner: u32,
+    accessed: FileTime,
+}
+
+impl From<&Statx> for Original {
+    fn from(stat: &Statx) -> Self {
+        Self { seen: Seen::from(stat), owner: stat.stx_uid, accessed: stat.stx_atime.into() }
+    }
+}
+
+impl Original {
+    pub(super) const fn identity(&self) -> Identity {
+        Identity { device: self.seen.device, inode: self.seen.inode }
+    }
+
+    pub(super) const fn stat(&self) -> Stat {
+        Stat {
+            kind: self.seen.kind,
+            size: self.seen.size,
+            mode: self.seen.mode,
+            nlink: self.seen.nlink,
+            modified: self.seen.mtime,
+            accessed: self.accessed,
+            changed: self.seen.ctime,
+            identity: self.identity(),
+        }
+    }
+}
+
+/// The target of a link of an original folder.
+pub(super) fn read_target(folder: &OwnedFd, name: &Name) -> Result<OsString> {
+    Ok(OsString::from_vec(readlinkat(folder, name.as_os_str(), Vec::new())?.into_bytes()))
+}
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// The node of a folder in which names can be looked up: `ENOENT` for one that was removed, as in the kernel.
+    pub(super) fn folder(&self, id: NodeId) -> Result<&Node> {
+        let node = self.node(id)?;
+        if node.entry_kind() != EntryKind::Folder {
+            return Err(Errno::NOTDIR);
+        }
+        if self.removed.contains(&id) { Err(Errno::NOENT) } else { Ok(node) }
+    }
+
+    /// The entry `name` of a folder; `None` if there is none.
+    pub(super) fn find(&self, folder: NodeId, name: &Name) -> Result<Option<Found>> {
+        let override_ = self.folder(folder)?.entries().and_then(|entries| entries.get(name));
+        match override_ {
+            Some(override_) => {
+                self.check_search(folder)?;
+                Ok(match override_ {
+                    Override::Removed => None,
+                    Override::Node(id) => Some(Found::Node(*id)),
+                })
+            }
+            None => match self.lower_folder(folder)? {
+                None => Ok(None),
+                Some(lower) => match stat_at(&lower, name.as_os_str()) {
+                    Ok(stat) => Ok(Some(Found::Original(Original::from(&stat)))),
+                    Err(Errno::NOENT) => Ok(None),
+                    Err(error) => Err(error),
+                },
+            },
+        }
+    }
+
+    pub(super) fn kind(&self, found: &Found) -> Result<EntryKind> {
+        match found {
+            Found::Node(id) => Ok(self.node(*id)?.entry_kind()),
+            Found::Original(original) => Ok(original.seen.kind),
+        }
+    }
+
+    /// The original of an entry as it is now; `None` if the program made it.
+    pub(super) fn original_of(&self, found: &Found) -> Result<Option<Original>> {
+        match found {
+            Found::Node(id) if self.node(*id)?.origin.is_none() => Ok(None),
+            Found::Node(id) => self.original(*id).map(Some),
+            Found::Original(original) => Ok(Some(*original)),
+        }
+    }
+
+    /// Gives an entry a node, if it has none.
+    pub(super) fn adopt(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<NodeId> {
+        let original = match found {
+            Found::Node(id) => return Ok(*id),
+            Found::Original(original) => original,
+        };
+        self.check_room()?;
+        let kind = match original.seen.kind {
+            EntryKind::File => NodeKind::File(Content::Lower),
+            EntryKind::Folder => NodeKind::Folder(BTreeMap::new()),
+            EntryKind::Link => {
+                let lower = self.lower_folder(folder)?.ok_or(Errno::NOENT)?;
+                NodeKind::Link(read_target(&lower, name)?)
+            }
+            EntryKind::Other => NodeKind::Other,
+        };
+        let path = self.original_path(folder, name)?;
+        self.table.note_original(&path, original.seen);
+        let id = self.table.insert(Node::of_original(kind, path));
+        self.table.place(id, folder, name);
+        Ok(id)
+    }
+
+    /// The path of the original that a folder has under a name.
+    pub(super) fn original_path(&self, folder: NodeId, name: &Name) -> Result<EntryPath> {
+        Ok(self.node(folder)?.origin.as_ref().ok_or(Errno::NOENT)?.child(name))
+    }
+
+    /// A handle of the original folder of a folder; `None` if the program made it.
+    pub(super) fn lower_folder(&self, id: NodeId) -> Result<Option<Arc<OwnedFd>>> {
+        if let Some(lower) = self.live.get(&id).and_then(|live| live.lower.as_ref()) {
+            return Ok(Some(Arc::clone(lower)));
+        }
+        self.node(id)?.origin.as_ref().map(|origin| self.open_lower(origin)).transpose()
+    }
+
+    fn open_lower(&self, path: &EntryPath) -> Result<Arc<OwnedFd>> {
+        root_of(&self.roots, path)?.open_folder(&path.names).map(Arc::new)
+    }
+
+    /// The original folder that contains the original of a node, and the original's name; `None` for a root, and for what
+    /// the program made.
+    pub(super) fn lower_place(&self, id: NodeId) -> Result<Option<(Arc<OwnedFd>, Name)>> {
+        let Some((folder, name)) = self.node(id)?.origin.as_ref().and_then(EntryPath::split) else {
+            return Ok(None);
+        };
+        let open = self.table.by_origin(&folder).and_then(|id| self.live.get(&id)?.lower.as_ref());
+        let folder = open.map_or_else(|| self.open_lower(&folder), |open| Ok(Arc::clone(open)))?;
+        Ok(Some((folder, name.clone())))
+    }
+
+    /// The original of a node that has one, as it is now.
+    pub(super) fn original(&self, id: NodeId) -> Result<Original> {
+        let live = self.live.get(&id);
+        if let Some(lower) = live.and_then(|live| live.lower.as_ref()) {
+            return Ok(Original::from(&stat_at(lower, "")?));
+        }
+        // An open file of the original answers without a walk, and even if another program has removed it.
+        if let Some(file) = live.and_then(super::handles::Live::open_original) {
+            return Ok(Original::from(&stat_at(&*file, "")?));
+        }
+        let (folder, name) = self.lower_place(id)?.ok_or(Errno::BADF)?;
+        Ok(Original::from(&stat_at(&folder, name.as_os_str())?))
+    }
+}

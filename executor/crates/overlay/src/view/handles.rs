@@ -1,0 +1,121 @@
+//! What the program has open: folders by a count, files by weak references to the handles that were given out.
+
+use super::View;
+use crate::table::NodeId;
+use crate::upper::Upper;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, Result};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::{Arc, Weak};
+
+/// The open handles of one node.
+#[derive(Debug)]
+pub(super) struct Live<F> {
+    /// How often the folder was opened and not closed.
+    pub(super) opens: usize,
+    /// The original folder, while the folder is open.
+    pub(super) lower: Option<Arc<OwnedFd>>,
+    /// Kept by everything else that uses the folder.
+    pub(super) pin: Arc<()>,
+    files: Vec<Handle<F>>,
+}
+
+#[derive(Debug)]
+struct Handle<F> {
+    file: Weak<F>,
+    content: HandleContent,
+}
+
+/// The content behind a file handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HandleContent {
+    /// That of the original, to be read only.
+    Lower,
+    Upper,
+}
+
+impl<F> Default for Live<F> {
+    fn default() -> Self {
+        Self { opens: 0, lower: None, pin: Arc::new(()), files: Vec::new() }
+    }
+}
+
+impl<F: AsFd> Live<F> {
+    pub(super) fn of_folder(lower: Option<Arc<OwnedFd>>) -> Self {
+        Self { opens: 1, lower, ..Self::default() }
+    }
+
+    pub(super) fn is_in_use(&self) -> bool {
+        let is_open = |handle: &Handle<F>| handle.file.strong_count() > 0;
+        self.opens > 0 || Arc::strong_count(&self.pin) > 1 || self.files.iter().any(is_open)
+    }
+
+    pub(super) fn add_file(&mut self, file: &Arc<F>, content: HandleContent) {
+        self.files.retain(|handle| handle.file.strong_count() > 0);
+        self.files.push(Handle { file: Arc::downgrade(file), content });
+    }
+
+    /// A handle that is open on the original.
+    pub(super) fn open_original(&self) -> Option<Arc<F>> {
+        let of_lower = self.files.iter().filter(|handle| handle.content == HandleContent::Lower);
+        of_lower.filter_map(|handle| handle.file.upgrade()).next()
+    }
+
+    /// Opens a content of the upper folder for each handle that reads the original, to replace it with.
+    pub(super) fn prepare_redirection(&self, upper: &Upper, number: u64) -> Result<Redirection<F>> {
+        let of_lower = self.files.iter().filter(|handle| handle.content == HandleContent::Lower);
+        let open = of_lower.filter_map(|handle| handle.file.upgrade());
+        open.map(|file| Ok((file, upper.open(number, OFlags::RDONLY)?)))
+            .collect::<Result<_>>()
+            .map(Redirection)
+    }
+
+    /// Notes that all handles have the content of the upper folder.
+    pub(super) fn set_all_upper(&mut self) {
+        for handle in &mut self.files {
+            handle.content = HandleContent::Upper;
+        }
+    }
+}
+
+/// The readers of an original, each with a handle of its copy.
+pub(super) struct Redirection<F>(Vec<(Arc<F>, OwnedFd)>);
+
+impl<F> Default for Redirection<F> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<F: AsFd> Redirection<F> {
+    /// Makes each reader read the copy, so that it sees what others write from now on, as on a plain folder.
+    pub(super) fn apply(self) -> Result<()> {
+        self.0.into_iter().try_for_each(|(file, copy)| replace(&*file, &copy))
+    }
+}
+
+/// Puts a duplicate of `new` behind the descriptor of `old`.
+fn replace(old: &impl AsFd, new: &OwnedFd) -> Result<()> {
+    let number = old.as_fd().as_raw_fd();
+    // SAFETY: `old` owns the descriptor and outlives this function. `dup3` replaces what is behind it in one step, so it
+    // is open at any time, and for whoever reads it on another thread it is the one file or the other. The second owner
+    // made here never closes it.
+    #[allow(unsafe_code, reason = "no safe crate replaces a descriptor that is shared")]
+    let mut shared = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+    loop {
+        match rustix::io::dup3(new, &mut shared, rustix::io::DupFlags::CLOEXEC) {
+            Err(Errno::INTR | Errno::BUSY) => {}
+            other => return other,
+        }
+    }
+}
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// Ends one use of an opened folder.
+    pub fn close_folder(&mut self, id: NodeId) {
+        if let Some(live) = self.live.get_mut(&id) {
+            live.opens = live.opens.saturating_sub(1);
+        }
+        self.drop_unused(id);
+    }
+}

@@ -1,0 +1,236 @@
+//! Listing a folder in bounded pieces.
+//!
+//! First come `.` and `..`, then every name that the original folder has, in its order, with the entry that the name
+//! stands for now, and then what only the program made, in the order in which it was made. So an entry that exists
+//! throughout a listing occurs once, whatever happens to the others: a name is never in both parts.
+
+use super::View;
+use crate::name::Name;
+use crate::seen::{EntryKind, kind_of, kind_of_type, stat_at};
+use crate::table::{NodeId, Override};
+use rustix::fs::{RawDir, SeekFrom, seek};
+use rustix::io::{Errno, Result};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+
+/// The buffer of one `getdents64` call, in bytes. An entry takes at most 280 bytes.
+const READ_BYTES: usize = 8 << 10;
+
+/// The cookies of positions outside the original folder. The kernel's own are file offsets, which are never negative.
+const OWN_COOKIE: u64 = 1 << 63;
+const AFTER_DOT: u64 = OWN_COOKIE;
+const AFTER_DOTS: u64 = OWN_COOKIE + 1;
+const FIRST_MADE: u64 = OWN_COOKIE + 2;
+
+/// One entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedEntry {
+    /// The name, which may be `.` or `..`.
+    pub name: OsString,
+    /// The kind of the entry.
+    pub kind: EntryKind,
+    /// The inode of the entry; of `..` in a root, that of the root.
+    pub inode: u64,
+    /// The cookie from which a listing continues after this entry.
+    pub next: u64,
+}
+
+/// An open listing of one folder.
+#[derive(Debug)]
+pub struct Listing {
+    folder: NodeId,
+    /// Keeps the folder's node.
+    _pin: Arc<()>,
+    /// The original folder, with a position of its own.
+    lower: Option<OwnedFd>,
+    stage: Stage,
+}
+
+/// The part that a listing has reached.
+#[derive(Debug)]
+enum Stage {
+    Dot,
+    DotDot,
+    /// The names of the original folder, of which some have been read.
+    Lower(VecDeque<ListedEntry>),
+    /// What only the program made, by position.
+    Made(VecDeque<(u64, Name)>),
+}
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// Lists a folder from the cookie `start` of an earlier entry; 0 is the beginning.
+    ///
+    /// # Errors
+    /// If the folder may not be read, or the kernel rejects the cookie.
+    pub fn list(&mut self, folder: NodeId, start: u64) -> Result<Listing> {
+        let node = self.node(folder)?;
+        if node.entry_kind() != EntryKind::Folder {
+            return Err(Errno::NOTDIR);
+        }
+        let lower = self.lower_folder(folder)?;
+        let lower = lower.map(|lower| super::change::open_to_list(&lower, OsStr::new("."))).transpose()?;
+        let stage = match start {
+            0 => Stage::Dot,
+            AFTER_DOT => Stage::DotDot,
+            AFTER_DOTS => Stage::Lower(VecDeque::new()),
+            FIRST_MADE.. => self.made_from(folder, start.saturating_sub(FIRST_MADE))?,
+            cookie => {
+                match &lower {
+                    Some(lower) => drop(seek(lower, SeekFrom::Start(cookie))?),
+                    None => return Err(Errno::INVAL),
+                }
+                Stage::Lower(VecDeque::new())
+            }
+        };
+        let pin = Arc::clone(&self.live.entry(folder).or_default().pin);
+        Ok(Listing { folder, _pin: pin, lower, stage })
+    }
+
+    fn made_from(&self, folder: NodeId, start: u64) -> Result<Stage> {
+        let entries = self.folder(folder)?.entries().into_iter().flatten();
+        let mut made = entries
+            .filter_map(|(name, override_)| {
+                let position = self.position(folder, name, override_)?;
+                (position >= start).then(|| (position, name.clone()))
+            })
+            .collect::<Vec<_>>();
+        made.sort_unstable();
+        Ok(Stage::Made(made.into()))
+    }
+
+    /// The position of an entry that has a node.
+    fn position(&self, folder: NodeId, name: &Name, override_: &Override) -> Option<u64> {
+        match override_ {
+            Override::Removed => None,
+            Override::Node(id) => {
+                let place = self.table.node(*id)?.place.as_ref()?;
+                (place.folder == folder && place.name == *name).then_some(place.position)
+            }
+        }
+    }
+
+    fn list_self(&self, folder: NodeId) -> Result<ListedEntry> {
+        let inode = self.identity(folder)?.inode;
+        Ok(ListedEntry { name: ".".into(), kind: EntryKind::Folder, inode, next: AFTER_DOT })
+    }
+
+    fn list_parent(&self, folder: NodeId) -> Result<ListedEntry> {
+        let parent = self.node(folder)?.place.as_ref().map_or(folder, |place| place.folder);
+        let inode = self.identity(parent)?.inode;
+        Ok(ListedEntry { name: "..".into(), kind: EntryKind::Folder, inode, next: AFTER_DOTS })
+    }
+
+    /// The entry that a name of the original folder stands for; `None` if it is removed.
+    fn merge(&self, folder: NodeId, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
+        let Ok(name) = Name::new(entry.name.clone()) else { return Ok(None) };
+        match self.folder(folder)?.entries().and_then(|entries| entries.get(&name)) {
+            Some(Override::Removed) => Ok(None),
+            Some(Override::Node(id)) => {
+                let kind = self.node(*id)?.entry_kind();
+                Ok(Some(ListedEntry { kind, inode: self.identity(*id)?.inode, ..entry }))
+            }
+            None if entry.kind == EntryKind::Other => {
+                // Some file systems do not store kinds with names. Of an entry that has vanished it stays unknown.
+                let kind = stat_at(lower, name.as_os_str()).map_or(entry.kind, |stat| kind_of(&stat));
+                Ok(Some(ListedEntry { kind, ..entry }))
+            }
+            None => Ok(Some(entry)),
+        }
+    }
+
+    /// An entry that only the program made, if it still exists.
+    fn list_made(
+        &self,
+        folder: NodeId,
+        lower: Option<&OwnedFd>,
+        (position, name): (u64, &Name),
+    ) -> Result<Option<ListedEntry>> {
+        let Some(override_) = self.folder(folder)?.entries().and_then(|entries| entries.get(name)) else {
+            return Ok(None);
+        };
+        let id = match override_ {
+            Override::Node(id) if self.position(folder, name, override_) == Some(position) => *id,
+            Override::Node(_) | Override::Removed => return Ok(None),
+        };
+        let is_listed_below = |lower: &OwnedFd| stat_at(lower, name.as_os_str()).is_ok();
+        if self.table.is_in_place(id) || lower.is_some_and(is_listed_below) {
+            return Ok(None);
+        }
+        Ok(Some(ListedEntry {
+            name: name.as_os_str().to_owned(),
+            kind: self.node(id)?.entry_kind(),
+            inode: self.identity(id)?.inode,
+            next: FIRST_MADE.saturating_add(position).saturating_add(1),
+        }))
+    }
+}
+
+impl Listing {
+    /// The next entry; `None` at the end.
+    ///
+    /// # Errors
+    /// As `getdents64`: `ENOENT` in a folder that was removed; `EOVERFLOW` if a file system has cookies that are no
+    /// offsets.
+    pub fn next<F: AsFd + From<OwnedFd>>(&mut self, view: &View<F>) -> Result<Option<ListedEntry>> {
+        view.folder(self.folder)?;
+        loop {
+            match &mut self.stage {
+                Stage::Dot => {
+                    self.stage = Stage::DotDot;
+                    return view.list_self(self.folder).map(Some);
+                }
+                Stage::DotDot => {
+                    self.stage = Stage::Lower(VecDeque::new());
+                    return view.list_parent(self.folder).map(Some);
+                }
+                Stage::Lower(read) => {
+                    let next = match (read.pop_front(), &self.lower) {
+                        (Some(entry), Some(lower)) => {
+                            if let Some(entry) = view.merge(self.folder, lower, entry)? {
+                                return Ok(Some(entry));
+                            }
+                            continue;
+                        }
+                        (None, Some(lower)) => read_more(lower)?,
+                        (_, None) => VecDeque::new(),
+                    };
+                    self.stage =
+                        if next.is_empty() { view.made_from(self.folder, 0)? } else { Stage::Lower(next) };
+                }
+                Stage::Made(made) => {
+                    let Some((position, name)) = made.pop_front() else { return Ok(None) };
+                    let entry = view.list_made(self.folder, self.lower.as_ref(), (position, &name))?;
+                    if entry.is_some() {
+                        return Ok(entry);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Calls `getdents64` once.
+fn read_more(folder: &OwnedFd) -> Result<VecDeque<ListedEntry>> {
+    let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
+    let mut raw_entries = RawDir::new(folder, &mut buffer);
+    let mut entries = VecDeque::new();
+    while let Some(entry) = raw_entries.next() {
+        let entry = entry?;
+        let next = entry.next_entry_cookie();
+        if next & OWN_COOKIE != 0 {
+            return Err(Errno::OVERFLOW);
+        }
+        let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+        // An unknown kind is examined later, like all that are no file, folder or link.
+        let kind = kind_of_type(entry.file_type());
+        entries.push_back(ListedEntry { name, kind, inode: entry.ino(), next });
+        if raw_entries.is_buffer_empty() {
+            break;
+        }
+    }
+    Ok(entries)
+}

@@ -1,0 +1,188 @@
+//! Opening folders and files.
+
+use super::handles::HandleContent;
+use super::{Found, View};
+use crate::name::Name;
+use crate::seen::{EntryKind, kind_of, stat_at};
+use crate::table::{Content, Node, NodeId, NodeKind};
+use rustix::fs::{Access as Rights, Mode, OFlags, openat};
+use rustix::io::{Errno, Result};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// How a file is to be opened. A file that is neither read nor written is opened for reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct How {
+    /// The content will be read.
+    pub read: bool,
+    /// The content will be written.
+    pub write: bool,
+    /// Each write goes to the end.
+    pub append: bool,
+    /// The content is removed.
+    pub truncate: bool,
+    /// What to do if there is no entry, or one.
+    pub create: Create,
+}
+
+/// What opening a file does if there is no entry of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Create {
+    /// It fails with `ENOENT`.
+    #[default]
+    No,
+    /// It makes an empty file.
+    IfMissing,
+    /// It makes an empty file, and fails with `EEXIST` if there is an entry of any kind.
+    Exclusive,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile<F = File> {
+    /// The file's node.
+    pub node: NodeId,
+    /// The handle. The view may put another file behind its descriptor, so it has to be read at explicit positions, and
+    /// its descriptor must not be passed on. Dropping the last reference closes the file.
+    pub file: Arc<F>,
+}
+
+impl How {
+    const fn is_writing(self) -> bool {
+        self.write || self.append || self.truncate
+    }
+
+    fn rights(self) -> Rights {
+        let mut rights = Rights::empty();
+        rights.set(Rights::READ_OK, self.read || !(self.write || self.append));
+        rights.set(Rights::WRITE_OK, self.is_writing());
+        rights
+    }
+
+    fn flags(self) -> OFlags {
+        let mut flags = match (self.read, self.write || self.append) {
+            (true, true) => OFlags::RDWR,
+            (false, true) => OFlags::WRONLY,
+            (true | false, false) => OFlags::RDONLY,
+        };
+        flags.set(OFlags::APPEND, self.append);
+        flags.set(OFlags::TRUNC, self.truncate);
+        flags
+    }
+}
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// Opens the folder `name` of a folder.
+    ///
+    /// # Errors
+    /// As `openat` with `O_RDONLY | O_DIRECTORY | O_NOFOLLOW`; `ENOSPC` if the table is full.
+    pub fn open_folder(&mut self, folder: NodeId, name: &Name) -> Result<NodeId> {
+        self.sweep_if_due();
+        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
+        if self.kind(&found)? != EntryKind::Folder {
+            return Err(Errno::NOTDIR);
+        }
+        self.check_entry(folder, name, &found, Rights::READ_OK)?;
+        let id = self.adopt(folder, name, &found)?;
+        let lower = self.lower_folder(id)?;
+        let live = self.live.entry(id).or_default();
+        live.opens = live.opens.saturating_add(1);
+        live.lower = lower;
+        Ok(id)
+    }
+
+    /// Opens, and perhaps makes, the file `name` of a folder.
+    ///
+    /// # Errors
+    /// As `openat` with `O_NOFOLLOW`, but `EISDIR` for any folder and `EOPNOTSUPP` for FIFOs, sockets and devices;
+    /// `EPERM` below a root that may only be read, and for writing a file with several hard links; `ENOSPC` if the budget
+    /// of the view is used up.
+    pub fn open_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile<F>> {
+        self.sweep_if_due();
+        if how.is_writing() || how.create != Create::No {
+            self.check_root(folder)?;
+        }
+        let Some(found) = self.find(folder, name)? else {
+            return match how.create {
+                Create::No => Err(Errno::NOENT),
+                Create::IfMissing | Create::Exclusive => self.create_file(folder, name, how),
+            };
+        };
+        if how.create == Create::Exclusive {
+            return Err(Errno::EXIST);
+        }
+        Self::check_openable(self.kind(&found)?)?;
+        let is_lower = match &found {
+            Found::Node(id) => self.node(*id)?.kind == NodeKind::File(Content::Lower),
+            Found::Original(_) => true,
+        };
+        if is_lower && !how.is_writing() {
+            return self.open_original(folder, name, &found);
+        }
+        self.check_entry(folder, name, &found, how.rights())?;
+        let is_new = matches!(found, Found::Original(_));
+        let id = self.adopt(folder, name, &found)?;
+        let opened = self.open_upper(id, how);
+        if opened.is_err() && is_new {
+            self.drop_unused(id);
+        }
+        opened
+    }
+
+    /// Opens an original that is not changed, for reading.
+    fn open_original(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<OpenFile<F>> {
+        let place = match found {
+            Found::Node(id) => self.lower_place(*id)?,
+            Found::Original(_) => self.lower_folder(folder)?.map(|lower| (lower, name.clone())),
+        };
+        let (lower, lower_name) = place.ok_or(Errno::NOENT)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(&lower, lower_name.as_os_str(), flags, Mode::empty())?;
+        // Another program may have replaced the entry since it was looked at.
+        Self::check_openable(kind_of(&stat_at(&file, "")?))?;
+        let node = self.adopt(folder, name, found)?;
+        Ok(self.give_out(node, file, HandleContent::Lower))
+    }
+
+    fn open_upper(&mut self, id: NodeId, how: How) -> Result<OpenFile<F>> {
+        if self.node(id)?.upper().is_none() {
+            self.copy_up(id, how.truncate)?;
+        }
+        let number = self.node(id)?.upper().ok_or(Errno::BADF)?;
+        let file = self.upper.open(number, how.flags())?;
+        if how.truncate {
+            // The kernel removes these bits from a file whose content is changed.
+            self.clear_set_id(id)?;
+        }
+        Ok(self.give_out(id, file, HandleContent::Upper))
+    }
+
+    fn create_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile<F>> {
+        self.check_change(folder)?;
+        self.check_room()?;
+        let number = self.table.take_content_number();
+        drop(self.upper.create(number)?);
+        let opened = self.upper.open(number, how.flags() & !OFlags::TRUNC);
+        let file = opened.inspect_err(|_| self.discard_content(number))?;
+        let node = Node {
+            kind: NodeKind::File(Content::Upper(number)),
+            origin: None,
+            place: None,
+            mode: Some(0o666 & !self.user.umask),
+            modified: None,
+            accessed: None,
+            changed: None,
+        };
+        let id = self.table.insert(node);
+        self.table.place(id, folder, name);
+        self.touch(folder)?;
+        Ok(self.give_out(id, file, HandleContent::Upper))
+    }
+
+    fn give_out(&mut self, node: NodeId, file: OwnedFd, content: HandleContent) -> OpenFile<F> {
+        let file = Arc::new(F::from(file));
+        self.live.entry(node).or_default().add_file(&file, content);
+        OpenFile { node, file }
+    }
+}

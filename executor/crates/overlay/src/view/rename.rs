@@ -1,0 +1,129 @@
+//! Renaming, with the checks of the kernel in the kernel's order.
+
+use super::{Found, Identity, View};
+use crate::name::Name;
+use crate::seen::{EntryKind, FileTime, device_of, stat_at};
+use crate::table::{Node, NodeId};
+use rustix::fs::Access as Rights;
+use rustix::io::{Errno, Result};
+use std::os::fd::{AsFd, OwnedFd};
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// Gives the entry `name` of a folder another name, in this or another folder, in place of an entry that has it.
+    ///
+    /// # Errors
+    /// As `renameat`; `EPERM` below a root that may only be read; `ENOSPC` if the table is full.
+    pub fn rename(&mut self, from: (NodeId, &Name), to: (NodeId, &Name)) -> Result<()> {
+        self.sweep_if_due();
+        let (from_folder, from_name) = from;
+        let (to_folder, to_name) = to;
+        self.check_root(from_folder)?;
+        self.check_root(to_folder)?;
+        self.folder(from_folder)?;
+        self.folder(to_folder)?;
+        self.check_search(from_folder)?;
+        self.check_search(to_folder)?;
+        if self.mount_of(from_folder)? != self.mount_of(to_folder)? {
+            return Err(Errno::XDEV);
+        }
+        self.check_file_system(from_folder)?;
+        let moved = self.find(from_folder, from_name)?.ok_or(Errno::NOENT)?;
+        let replaced = self.find(to_folder, to_name)?;
+        if self.is_at_or_above(&moved, to_folder) {
+            return Err(Errno::INVAL);
+        }
+        if replaced.as_ref().is_some_and(|replaced| self.is_at_or_above(replaced, from_folder)) {
+            return Err(Errno::NOTEMPTY);
+        }
+        if let Some(replaced) = &replaced
+            && self.identity_of(&moved)? == self.identity_of(replaced)?
+        {
+            return Ok(());
+        }
+        self.check_rename(from, &moved, to, replaced.as_ref())?;
+        self.apply_rename(from, &moved, to, replaced.as_ref())
+    }
+
+    /// The checks of the kernel's `vfs_rename`.
+    fn check_rename(
+        &self,
+        (from_folder, from_name): (NodeId, &Name),
+        moved: &Found,
+        (to_folder, to_name): (NodeId, &Name),
+        replaced: Option<&Found>,
+    ) -> Result<()> {
+        let is_folder = self.kind(moved)? == EntryKind::Folder;
+        self.check_remove(from_folder, moved)?;
+        match replaced {
+            None => self.check_change(to_folder)?,
+            Some(replaced) => {
+                self.check_remove(to_folder, replaced)?;
+                match (is_folder, self.kind(replaced)? == EntryKind::Folder) {
+                    (true, false) => return Err(Errno::NOTDIR),
+                    (false, true) => return Err(Errno::ISDIR),
+                    (true, true) | (false, false) => {}
+                }
+            }
+        }
+        if is_folder && from_folder != to_folder {
+            // The folder's own entry `..` changes.
+            self.check_entry(from_folder, from_name, moved, Rights::WRITE_OK)?;
+        }
+        match replaced {
+            Some(replaced) if is_folder => self.check_empty(to_folder, to_name, replaced),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn apply_rename(
+        &mut self,
+        (from_folder, from_name): (NodeId, &Name),
+        moved: &Found,
+        (to_folder, to_name): (NodeId, &Name),
+        replaced: Option<&Found>,
+    ) -> Result<()> {
+        let id = self.adopt(from_folder, from_name, moved)?;
+        if let Some(replaced) = replaced {
+            self.remove(to_folder, to_name, replaced)?;
+        }
+        self.table.unplace(id, self.override_without_node(from_folder, from_name)?);
+        self.table.place(id, to_folder, to_name);
+        self.node_mut(id)?.changed = Some(FileTime::now());
+        self.touch(from_folder)?;
+        self.touch(to_folder)
+    }
+
+    /// `true` if an entry is a folder, or one of the folders that contain it. Those all have nodes.
+    fn is_at_or_above(&self, found: &Found, folder: NodeId) -> bool {
+        let Found::Node(above) = found else { return false };
+        let mut next = Some(folder);
+        while let Some(id) = next {
+            if id == *above {
+                return true;
+            }
+            next = self.table.node(id).and_then(|node| node.place.as_ref()).map(|place| place.folder);
+        }
+        false
+    }
+
+    fn identity_of(&self, found: &Found) -> Result<Identity> {
+        match found {
+            Found::Node(id) => self.identity(*id),
+            Found::Original(original) => Ok(original.identity()),
+        }
+    }
+
+    /// The mount and the device on which the entries of a folder would lie on the plain folder: those of the nearest folder
+    /// that has an original.
+    fn mount_of(&self, folder: NodeId) -> Result<(u64, u64)> {
+        let mut id = folder;
+        loop {
+            if let Some(lower) = self.lower_folder(id)? {
+                let stat = stat_at(&lower, "")?;
+                return Ok((stat.stx_mnt_id, device_of(&stat)));
+            }
+            let place = self.table.node(id).and_then(|node: &Node| node.place.as_ref());
+            id = place.ok_or(Errno::NOENT)?.folder;
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The view, over originals that are the same as the plain folder at the start.
+
+use super::call::{Call, Facts, Outcome, Side, TimeCall};
+use super::plain::use_file;
+use super::{FOLDER_SLOTS, MAX_FILES, ROOTS, open};
+use a2g_overlay::{Access, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, UpperBudget, View};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+const BUDGET: UpperBudget = UpperBudget { max_bytes: 1 << 30, max_nodes: 10_000 };
+
+pub(super) struct Overlay {
+    view: Option<View>,
+    folders: [Option<NodeId>; FOLDER_SLOTS],
+    files: [Option<OpenFile>; MAX_FILES],
+    upper: PathBuf,
+    lower: PathBuf,
+    is_read_only: [bool; ROOTS],
+}
+
+/// A listing of which some has been read.
+pub(super) struct Listed {
+    folder: usize,
+    listing: Option<Listing>,
+    cookie: u64,
+    pub(super) names: Vec<OsString>,
+}
+
+fn name(name: &OsStr) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn facts(stat: &Stat) -> Facts {
+    Facts::new(stat.kind, stat.size, stat.mode, stat.nlink, stat.modified)
+}
+
+impl Overlay {
+    pub(super) fn new(upper: PathBuf, lower: PathBuf, is_read_only: [bool; ROOTS]) -> Self {
+        let mut overlay = Self {
+            view: None,
+            folders: [None; FOLDER_SLOTS],
+            files: [const { None }; MAX_FILES],
+            upper,
+            lower,
+            is_read_only,
+        };
+        let view = View::new(open(&overlay.upper), overlay.roots(), BUDGET).unwrap();
+        overlay.set_view(view);
+        overlay
+    }
+
+    fn roots(&self) -> Vec<LowerRoot> {
+        let root = |(root, is_read_only): (usize, &bool)| LowerRoot {
+            dir: open(&self.lower.join(root.to_string())),
+            access: if *is_read_only { Access::Read } else { Access::Write },
+        };
+        self.is_read_only.iter().enumerate().map(root).collect()
+    }
+
+    fn set_view(&mut self, view: View) {
+        for root in 0..ROOTS {
+            self.folders[root] = view.root(root);
+        }
+        self.view = Some(view);
+    }
+
+    fn view(&mut self) -> &mut View {
+        self.view.as_mut().unwrap()
+    }
+
+    fn folder(&self, slot: usize) -> NodeId {
+        self.folders[slot].unwrap()
+    }
+
+    fn close_folder(&mut self, slot: usize) {
+        if let Some(id) = self.folders[slot].take() {
+            self.view().close_folder(id);
+        }
+    }
+
+    pub(super) fn close_all(&mut self) {
+        for slot in ROOTS..FOLDER_SLOTS {
+            self.close_folder(slot);
+        }
+        self.files.fill_with(|| None);
+    }
+
+    /// Ends the view, and stores and reads its table.
+    pub(super) fn into_table(mut self) -> Table {
+        self.take_table()
+    }
+
+    fn take_table(&mut self) -> Table {
+        self.files.fill_with(|| None);
+        self.folders.fill(None);
+        let table = self.view.take().unwrap().into_table().unwrap();
+        let bytes = table.to_bytes().unwrap();
+        let contents = String::from_utf8(bytes.clone()).unwrap().matches("upper_file").count();
+        let staged = std::fs::read_dir(&self.upper).unwrap().count();
+        assert_eq!(staged, contents, "contents that no node has are removed");
+        let table = Table::from_bytes(&bytes, ROOTS).unwrap();
+        assert_eq!(table.to_bytes().unwrap(), bytes);
+        table
+    }
+
+    fn reload(&mut self) {
+        let table = self.take_table();
+        let view = View::load(table, open(&self.upper), self.roots(), BUDGET).unwrap();
+        self.set_view(view);
+    }
+
+    fn list(&mut self, folder: usize) -> Result<Outcome> {
+        let mut listing = {
+            let id = self.folder(folder);
+            self.view().list(id, 0)?
+        };
+        let mut names = BTreeMap::new();
+        while let Some(entry) = listing.next(self.view())? {
+            if entry.name != "." && entry.name != ".." {
+                assert_eq!(names.insert(entry.name.clone(), entry.kind), None, "{:?} twice", entry.name);
+            }
+        }
+        Ok(Outcome::Names(names))
+    }
+
+    /// Begins a listing, and reads some of it.
+    pub(super) fn list_some(&mut self, folder: usize, count: usize) -> Listed {
+        let id = self.folder(folder);
+        let listing = self.view().list(id, 0).unwrap();
+        let mut listed = Listed { folder, listing: Some(listing), cookie: 0, names: Vec::new() };
+        for _ in 0..count {
+            listed.read(self);
+        }
+        listed
+    }
+
+    fn set_times(&mut self, at: &TimeCall, times: super::call::Times) -> Result<()> {
+        let (accessed, modified) = (times.accessed, times.modified);
+        match at {
+            TimeCall::Entry(folder, entry) => {
+                let folder = self.folder(*folder);
+                self.view().set_times_at(folder, &name(entry), accessed, modified)
+            }
+            TimeCall::File(slot) => {
+                let node = self.files[*slot].as_ref().unwrap().node;
+                self.view().set_times(node, accessed, modified)
+            }
+            TimeCall::Folder(folder) => {
+                let folder = self.folder(*folder);
+                self.view().set_times(folder, accessed, modified)
+            }
+        }
+    }
+
+    fn change(&mut self, call: &Call) -> Result<Outcome> {
+        match call {
+            Call::MakeFolder { folder, name: entry } => {
+                let folder = self.folder(*folder);
+                self.view().create_folder(folder, &name(entry))?;
+            }
+            Call::RemoveFolder { folder, name: entry } => {
+                let folder = self.folder(*folder);
+                self.view().remove_folder(folder, &name(entry))?;
+            }
+            Call::Unlink { folder, name: entry } => {
+                let folder = self.folder(*folder);
+                self.view().unlink(folder, &name(entry))?;
+            }
+            Call::Rename { folder, name: entry, to_folder, to } => {
+                let (folder, to_folder) = (self.folder(*folder), self.folder(*to_folder));
+                self.view().rename((folder, &name(entry)), (to_folder, &name(to)))?;
+            }
+            Call::Symlink { folder, name: entry, target } => {
+                let folder = self.folder(*folder);
+                self.view().symlink(target, folder, &name(entry))?;
+            }
+            Call::SetTimes { at, times } => self.set_times(at, *times)?,
+            other => panic!("{other:?} is no change"),
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+impl Side for Overlay {
+    fn try_run(&mut self, call: &Call) -> Result<Outcome> {
+        match call {
+            Call::OpenFolder { folder, name: entry, slot } => {
+                let folder = self.folder(*folder);
+                let opened = self.view().open_folder(folder, &name(entry))?;
+                self.close_folder(*slot);
+                self.folders[*slot] = Some(opened);
+            }
+            Call::Reload => self.reload(),
+            Call::CloseFolder { slot } => self.close_folder(*slot),
+            Call::Open { folder, name: entry, how, slot } => {
+                let folder = self.folder(*folder);
+                self.files[*slot] = Some(self.view().open_file(folder, &name(entry), *how)?);
+            }
+            Call::Close { slot } => self.files[*slot] = None,
+            Call::Read { slot, .. }
+            | Call::ReadAll { slot }
+            | Call::Write { slot, .. }
+            | Call::Resize { slot, .. } => return use_file(&self.files[*slot].as_ref().unwrap().file, call),
+            Call::Stat { folder, name: entry } => {
+                let folder = self.folder(*folder);
+                return Ok(Outcome::Facts(facts(&self.view().lookup(folder, &name(entry))?)));
+            }
+            Call::StatFile { slot } => {
+                let node = self.files[*slot].as_ref().unwrap().node;
+                return Ok(Outcome::Facts(facts(&self.view().stat(node)?)));
+            }
+            Call::StatFolder { folder } => {
+                let folder = self.folder(*folder);
+                return Ok(Outcome::Facts(facts(&self.view().stat(folder)?)));
+            }
+            Call::List { folder } => return self.list(*folder),
+            Call::ReadLink { folder, name: entry } => {
+                let folder = self.folder(*folder);
+                return self.view().read_link(folder, &name(entry)).map(Outcome::Target);
+            }
+            Call::IsSame { folder, name: entry, slot } => {
+                let (folder, node) = (self.folder(*folder), self.files[*slot].as_ref().unwrap().node);
+                let entry = self.view().lookup(folder, &name(entry))?;
+                return Ok(Outcome::Is(entry.identity == self.view().stat(node)?.identity));
+            }
+            Call::MakeFolder { .. }
+            | Call::RemoveFolder { .. }
+            | Call::Unlink { .. }
+            | Call::Rename { .. }
+            | Call::Symlink { .. }
+            | Call::SetTimes { .. } => return self.change(call),
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+impl Listed {
+    /// Reads one entry; returns `false` at the end, and in a folder that was removed.
+    fn read(&mut self, overlay: &mut Overlay) -> bool {
+        let entry = match self.listing.as_mut().unwrap().next(overlay.view()) {
+            Ok(entry) => entry,
+            Err(Errno::NOENT) => None,
+            Err(error) => panic!("{error}"),
+        };
+        let Some(entry) = entry else { return false };
+        self.cookie = entry.next;
+        if entry.name != "." && entry.name != ".." {
+            self.names.push(entry.name);
+        }
+        true
+    }
+
+    /// Reads the rest, perhaps by a new listing for each entry.
+    pub(super) fn finish(&mut self, overlay: &mut Overlay, anew: bool) {
+        loop {
+            if anew {
+                let folder = overlay.folder(self.folder);
+                self.listing = Some(overlay.view().list(folder, self.cookie).unwrap());
+            }
+            if !self.read(overlay) {
+                return;
+            }
+        }
+    }
+}

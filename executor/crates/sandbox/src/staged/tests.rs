@@ -1,0 +1,430 @@
+//! Generated calls on a plain folder and on a copy whose changes are kept apart: both guests see the same, and the copy
+//! itself does not change.
+
+use super::*;
+use crate::egress::{Network, test_authority};
+use crate::filesystem::AuditedFs;
+use crate::state::StoreState;
+use crate::{Abort, End, Input, JsonText, Sandbox};
+use a2g_capability::{Area, Ceilings, Claims, Grant, Mount, Mounts, Tree};
+use a2g_overlay::Table;
+use a2g_types::limit::{FileEffects, Layer, LimitMap};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+use tempfile::TempDir;
+use wasmtime::Store;
+use wasmtime_wasi::filesystem::WasiFilesystemView as _;
+use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
+use wasmtime_wasi::p2::bindings::filesystem::types::{HostDescriptor, HostDirectoryEntryStream};
+
+const SEQUENCES: u32 = 2_000;
+const MAX_STEPS: usize = 40;
+const MAX_OPEN: usize = 8;
+
+const PATHS: [&str; 17] = [
+    "a", "b", "d", "d/e", "d/f", "d/sub", "d/sub/g", "empty", "l", "l/e", "la", "dangling", "absolute",
+    "new", "d/new", ".", "d/..",
+];
+
+/// A generator with a fixed seed: the same numbers in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 24) % u64::try_from(sides).unwrap()).unwrap()
+    }
+
+    fn path(&mut self) -> String {
+        PATHS[self.roll(PATHS.len())].to_owned()
+    }
+}
+
+/// A call of a guest. A number selects one of its open files and folders, of which the first is the granted folder.
+#[derive(Debug, Clone)]
+enum Operation {
+    Open(usize, PathFlags, String, OpenFlags, DescriptorFlags),
+    StatAt(usize, PathFlags, String),
+    Stat(usize),
+    Read(usize),
+    Write(usize, u64, Vec<u8>),
+    SetSize(usize, u64),
+    List(usize),
+    ReadLink(usize, String),
+    MakeFolder(usize, String),
+    MakeLink(usize, String, String),
+    Unlink(usize, String),
+    RemoveFolder(usize, String),
+    Rename(usize, String, usize, String),
+    SetTimesAt(usize, String, u64),
+    SetTimes(usize, u64),
+    IsSame(usize, usize),
+    Close(usize),
+}
+
+impl Operation {
+    fn any(dice: &mut Dice) -> Self {
+        let at = dice.roll(MAX_OPEN);
+        let flags = if dice.roll(2) == 0 { PathFlags::empty() } else { PathFlags::SYMLINK_FOLLOW };
+        match dice.roll(22) {
+            0..=4 => {
+                let open = [
+                    OpenFlags::empty(),
+                    OpenFlags::CREATE,
+                    OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
+                    OpenFlags::TRUNCATE,
+                    OpenFlags::DIRECTORY,
+                ];
+                let descriptor = [
+                    DescriptorFlags::READ,
+                    DescriptorFlags::WRITE,
+                    DescriptorFlags::READ | DescriptorFlags::WRITE,
+                ];
+                let open = open[dice.roll(open.len())];
+                Self::Open(at, flags, dice.path(), open, descriptor[dice.roll(descriptor.len())])
+            }
+            5 => Self::StatAt(at, flags, dice.path()),
+            6 => Self::Stat(at),
+            7 | 8 => Self::Read(at),
+            9 | 10 => Self::Write(at, u64::try_from(dice.roll(6)).unwrap(), vec![b'w'; dice.roll(5)]),
+            11 => Self::SetSize(at, u64::try_from(dice.roll(9)).unwrap()),
+            12 => Self::List(at),
+            13 => Self::ReadLink(at, dice.path()),
+            14 => Self::MakeFolder(at, dice.path()),
+            15 => Self::MakeLink(at, dice.path(), dice.path()),
+            16 => Self::Unlink(at, dice.path()),
+            17 => Self::RemoveFolder(at, dice.path()),
+            18 => Self::Rename(at, dice.path(), dice.roll(MAX_OPEN), dice.path()),
+            19 => Self::SetTimesAt(at, dice.path(), 1_000_000),
+            20 => match dice.roll(2) {
+                0 => Self::SetTimes(at, 2_000_000),
+                _same => Self::IsSame(at, dice.roll(MAX_OPEN)),
+            },
+            _close => Self::Close(at),
+        }
+    }
+}
+
+fn text<T: Debug>(result: FsResult<T>) -> String {
+    match result {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => error.downcast().map_or("a trap".to_owned(), |code| format!("{code:?}")),
+    }
+}
+
+/// The attributes that are the same on both sides: a plain folder's size and links depend on its file system.
+fn attributes(stat: &DescriptorStat) -> String {
+    if stat.type_ == DescriptorType::Directory {
+        "a folder".to_owned()
+    } else {
+        format!("{:?} of {} bytes with {} links", stat.type_, stat.size, stat.link_count)
+    }
+}
+
+fn modified(stat: FsResult<DescriptorStat>) -> String {
+    text(stat.map(|stat| stat.data_modification_timestamp.map(|time| time.seconds)))
+}
+
+fn at(seconds: u64) -> NewTimestamp {
+    NewTimestamp::Timestamp(Datetime { seconds, nanoseconds: 0 })
+}
+
+/// A guest with its open files and folders.
+struct Guest {
+    folder: TempDir,
+    changes: TempDir,
+    store: Store<StoreState>,
+    open: Vec<Resource<Descriptor>>,
+}
+
+impl Guest {
+    fn new(sandbox: &Sandbox, effects: FileEffects) -> Self {
+        let folder = build_tree();
+        let changes = tempfile::tempdir().unwrap();
+        let granted = permit(folder.path(), effects);
+        let permit = if effects.is_direct() { granted } else { granted.with_upper(upper(&changes)) };
+        let mut store = store(sandbox, permit).unwrap();
+        store.data_mut().links = true;
+        // The calls are compared, not the two ways of resolving a path.
+        store.data_mut().walks = true;
+        let preopened = store.data_mut().filesystem().get_directories().unwrap();
+        let open = preopened.into_iter().take(1).map(|(fd, _path)| fd).collect();
+        Self { folder, changes, store, open }
+    }
+
+    fn fd(&self, index: usize) -> Resource<Descriptor> {
+        Resource::new_borrow(self.open[index % self.open.len()].rep())
+    }
+
+    /// Makes a call, and describes all that the guest learns from it.
+    async fn call(&mut self, operation: Operation) -> String {
+        use Operation as O;
+        let borrow =
+            |index: usize| Resource::<Descriptor>::new_borrow(self.open[index % self.open.len()].rep());
+        match operation {
+            O::Open(at, flags, path, open, descriptor) => {
+                let folder = borrow(at);
+                let mut files = AuditedFs(self.store.data_mut());
+                match files.open_at(folder, flags, path, open, descriptor).await {
+                    Ok(opened) if self.open.len() < MAX_OPEN => {
+                        self.open.push(opened);
+                        "opened".to_owned()
+                    }
+                    Ok(opened) => {
+                        HostDescriptor::drop(&mut files, opened).unwrap();
+                        "opened".to_owned()
+                    }
+                    Err(error) => text::<()>(Err(error)),
+                }
+            }
+            O::StatAt(at, flags, path) => {
+                let folder = borrow(at);
+                let stat = AuditedFs(self.store.data_mut()).stat_at(folder, flags, path).await;
+                text(stat.map(|stat| attributes(&stat)))
+            }
+            O::Stat(at) => {
+                let file = borrow(at);
+                text(AuditedFs(self.store.data_mut()).stat(file).await.map(|stat| attributes(&stat)))
+            }
+            O::Read(at) => {
+                let file = borrow(at);
+                text(AuditedFs(self.store.data_mut()).read(file, 100, 0).await)
+            }
+            O::Write(at, offset, bytes) => {
+                let file = borrow(at);
+                text(AuditedFs(self.store.data_mut()).write(file, bytes, offset).await)
+            }
+            O::SetSize(at, size) => {
+                let file = borrow(at);
+                text(AuditedFs(self.store.data_mut()).set_size(file, size).await)
+            }
+            O::List(at) => {
+                let folder = borrow(at);
+                self.list(folder).await
+            }
+            O::ReadLink(at, path) => {
+                let folder = borrow(at);
+                text(AuditedFs(self.store.data_mut()).readlink_at(folder, path).await)
+            }
+            O::MakeFolder(at, path) => {
+                let folder = borrow(at);
+                text(AuditedFs(self.store.data_mut()).create_directory_at(folder, path).await)
+            }
+            O::MakeLink(at, target, path) => {
+                let folder = borrow(at);
+                text(AuditedFs(self.store.data_mut()).symlink_at(folder, target, path).await)
+            }
+            O::Unlink(at, path) => {
+                let folder = borrow(at);
+                text(AuditedFs(self.store.data_mut()).unlink_file_at(folder, path).await)
+            }
+            O::RemoveFolder(at, path) => {
+                let folder = borrow(at);
+                text(AuditedFs(self.store.data_mut()).remove_directory_at(folder, path).await)
+            }
+            O::Rename(from, old, to, new) => {
+                let old_folder = borrow(from);
+                let new_folder = borrow(to);
+                text(AuditedFs(self.store.data_mut()).rename_at(old_folder, old, new_folder, new).await)
+            }
+            O::SetTimesAt(index, path, seconds) => {
+                let folder = borrow(index);
+                let again = borrow(index);
+                let mut files = AuditedFs(self.store.data_mut());
+                let set = files
+                    .set_times_at(folder, PathFlags::empty(), path.clone(), at(seconds), at(seconds))
+                    .await;
+                let found = match &set {
+                    Ok(()) => modified(files.stat_at(again, PathFlags::empty(), path).await),
+                    Err(_) => String::new(),
+                };
+                text(set) + &found
+            }
+            O::SetTimes(index, seconds) => {
+                let file = borrow(index);
+                let again = borrow(index);
+                let mut files = AuditedFs(self.store.data_mut());
+                let set = files.set_times(file, at(seconds), at(seconds)).await;
+                let found = modified(files.stat(again).await);
+                if set.is_ok() { found } else { text(set) }
+            }
+            O::IsSame(one, other) => {
+                let a = borrow(one);
+                let b = borrow(other);
+                AuditedFs(self.store.data_mut()).is_same_object(a, b).await.unwrap().to_string()
+            }
+            O::Close(index) => {
+                let index = index % self.open.len();
+                if index > 0 {
+                    let closed = self.open.remove(index);
+                    HostDescriptor::drop(&mut AuditedFs(self.store.data_mut()), closed).unwrap();
+                }
+                "closed".to_owned()
+            }
+        }
+    }
+
+    async fn list(&mut self, folder: Resource<Descriptor>) -> String {
+        let mut files = AuditedFs(self.store.data_mut());
+        let listing = match files.read_directory(folder).await {
+            Ok(listing) => listing,
+            Err(error) => return text::<()>(Err(error)),
+        };
+        let mut entries = BTreeMap::new();
+        let end = loop {
+            match files.read_directory_entry(Resource::new_borrow(listing.rep())).await {
+                Ok(Some(entry)) => {
+                    let twice = entries.insert(entry.name, format!("{:?}", entry.type_));
+                    assert_eq!(twice, None);
+                }
+                Ok(None) => break String::new(),
+                Err(error) => break text::<()>(Err(error)),
+            }
+        };
+        HostDirectoryEntryStream::drop(&mut files, listing).unwrap();
+        format!("{entries:?}{end}")
+    }
+}
+
+/// Makes a folder with the same content each time.
+fn build_tree() -> TempDir {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["d", "d/sub", "empty"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    for (name, content) in [("a", "aaaa"), ("b", ""), ("d/e", "eee"), ("d/f", "ffffffff"), ("d/sub/g", "g")] {
+        fs::write(path(name), content).unwrap();
+    }
+    for (name, target) in [("l", "d"), ("la", "a"), ("dangling", "nothing"), ("absolute", "/etc/passwd")] {
+        symlink(target, path(name)).unwrap();
+    }
+    folder
+}
+
+/// All that the kernel says about the entries of a folder.
+fn snapshot(folder: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec());
+        let content = if metadata.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        lines.push(format!("{path:?} {} {:o} {times:?} {content:?}", metadata.ino(), metadata.mode()));
+        if metadata.is_dir() {
+            lines.extend(snapshot(&path));
+        }
+    }
+    lines.sort();
+    lines
+}
+
+fn permit(host: &Path, effects: FileEffects) -> Permit {
+    let guest = Tree::parse_path("/w").unwrap();
+    let counts = [Limit::Written, Limit::Created, Limit::DirectoryEntries];
+    let unbounded = |limits: LimitMap<u64>, limit| limits.with_amount(limit, u64::MAX);
+    let ceilings = Ceilings {
+        limits: counts.into_iter().fold(LimitMap::defaults(), unbounded),
+        areas: vec![guest.clone().into()],
+        access: Access::ReadWrite,
+        effects,
+        ..Ceilings::closed()
+    };
+    let claims = Claims { areas: Some(Area::parse("/w/**").unwrap()), ..Claims::default() };
+    let grant = Grant::meet(test_authority(), [(Layer::Verdict, claims)], &ceilings).unwrap();
+    let mounts = Mounts::new(vec![Mount { guest, host: host.into() }]).unwrap();
+    Permit::open(grant, &mounts, &ceilings.areas, |_| true).unwrap()
+}
+
+fn upper(folder: &TempDir) -> Upper {
+    Upper::new(File::open(folder.path()).unwrap().into())
+}
+
+fn store(sandbox: &Sandbox, permit: Permit) -> wasmtime::Result<Store<StoreState>> {
+    let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
+    sandbox.make_store(permit, &Input::Arguments(String::new()), &execution)
+}
+
+fn sandbox() -> Sandbox {
+    Sandbox::builder().authority(test_authority()).build().unwrap()
+}
+
+#[test]
+fn a_store_keeps_changes_apart_exactly_if_the_grant_says_so() {
+    let sandbox = sandbox();
+    let folder = build_tree();
+    let changes = tempfile::tempdir().unwrap();
+    let error = |permit| store(&sandbox, permit).err().map(|error| error.to_string());
+    let direct = || permit(folder.path(), FileEffects::Direct);
+    let atomic = || permit(folder.path(), FileEffects::Atomic);
+    assert_eq!(error(direct()), None);
+    assert_eq!(error(atomic().with_upper(upper(&changes))), None);
+    assert!(error(atomic()).unwrap().contains("no folder"));
+    assert!(error(direct().with_upper(upper(&changes))).unwrap().contains("at once"));
+}
+
+#[test]
+fn only_the_changes_of_a_run_with_a_result_are_stored() {
+    let sandbox = sandbox();
+    let returned = End::Returned(JsonText::null());
+    for (end, is_stored) in [(returned.clone(), true), (End::ResultNotJson, false)] {
+        let mut guest = Guest::new(&sandbox, FileEffects::Atomic);
+        assert_eq!(guest.store.data_mut().files.settle(end.clone()), end);
+        let table = guest.changes.path().join(a2g_overlay::Upper::TABLE);
+        assert_eq!(table.exists(), is_stored);
+        if is_stored {
+            Table::from_bytes(&fs::read(table).unwrap(), 1).unwrap();
+        }
+    }
+    let mut guest = Guest::new(&sandbox, FileEffects::Atomic);
+    fs::write(guest.changes.path().join(a2g_overlay::Upper::TABLE), "false").unwrap();
+    assert!(matches!(guest.store.data_mut().files.settle(returned), End::NotCommitted(_)));
+}
+
+#[tokio::test]
+async fn a_guest_sees_the_same_whether_its_changes_are_kept_apart_or_not() {
+    let sandbox = sandbox();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut worked = 0;
+    for _ in 0..SEQUENCES {
+        let mut direct = Guest::new(&sandbox, FileEffects::Direct);
+        let mut staged = Guest::new(&sandbox, FileEffects::Atomic);
+        let before = snapshot(staged.folder.path());
+        let mut log = Vec::new();
+        for _ in 0..=dice.roll(MAX_STEPS) {
+            let operation = Operation::any(&mut dice);
+            let expected = direct.call(operation.clone()).await;
+            let found = staged.call(operation.clone()).await;
+            assert_eq!(found, expected, "{operation:?} after {log:#?}");
+            worked += u32::from(expected == "()" || expected == "opened");
+            log.push((operation, expected));
+        }
+        for path in ["", "/d", "/d/sub", "/empty", "/new", "/d/new"] {
+            let flags = PathFlags::SYMLINK_FOLLOW;
+            let path = format!(".{path}");
+            let (open, read) = (OpenFlags::DIRECTORY, DescriptorFlags::READ);
+            let mut lists = Vec::new();
+            for guest in [&mut direct, &mut staged] {
+                let root = guest.fd(0);
+                let opened =
+                    AuditedFs(guest.store.data_mut()).open_at(root, flags, path.clone(), open, read).await;
+                lists.push(match opened {
+                    Ok(folder) => guest.list(folder).await,
+                    Err(error) => text::<()>(Err(error)),
+                });
+            }
+            assert_eq!(lists[0], lists[1], "{path} after {log:#?}");
+        }
+        assert_eq!(snapshot(staged.folder.path()), before, "after {log:#?}");
+        let end = staged.store.data_mut().files.settle(End::Returned(JsonText::null()));
+        assert_eq!(end, End::Returned(JsonText::null()), "after {log:#?}");
+        let table = fs::read(staged.changes.path().join(a2g_overlay::Upper::TABLE)).unwrap();
+        Table::from_bytes(&table, 1).unwrap();
+    }
+    assert!(worked > SEQUENCES, "only {worked} calls worked");
+}
