@@ -308,10 +308,10 @@ impl Started {
         let abort = Arc::clone(claimed.running.abort_handle());
         let isolate = &claimed.loaded.isolate;
         let execution = isolate.begin(&request, outside, abort, sink.event_sink());
-        let mut outcome = match claimed.running.abort_handle().reason() {
+        let (mut outcome, used) = match claimed.running.abort_handle().reason() {
             Some(reason) => {
                 drop((request, prepared));
-                execution.outcome(End::Aborted(reason), engine.clock.monotonic())
+                (execution.outcome(End::Aborted(reason), engine.clock.monotonic()), None)
             }
             None => {
                 let run = async {
@@ -322,6 +322,10 @@ impl Started {
             }
         };
         claimed.settle_end(&claim, &mut outcome);
+        // Only now: a run that was aborted as its guest ended leaves no process.
+        if let Some(child) = used {
+            child.put_back(&outcome.end);
+        }
         let calls = match calls {
             Some(calls) => Some(calls.close().await),
             None => None,
