@@ -34,7 +34,7 @@ const TASK_AFTER: Duration = Duration::from_secs(5);
 enum Sent {
     /// The governor's verdict, and the receipt if the tool ran.
     Answered(IntentAnswer),
-    /// The run takes longer than [`TASK_AFTER`], and goes on as a task.
+    /// The run takes longer than [`TASK_AFTER`], and goes on as a task. Its start is on the disk.
     GoesOn,
 }
 
@@ -294,6 +294,11 @@ impl McpDoor {
         let becomes_task = async {
             started.notified().await;
             tokio::time::sleep(TASK_AFTER).await;
+            // The client finds its task again, also after a power failure. Until the start is on the disk, it waits for
+            // the result; a broken journal ends the run, and so the call.
+            if self.executor.journal.sync().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         };
         let sent = tokio::select! {
             answer = self.executor.engine.handle_intent(call, sink) => answer.map(Sent::Answered),

@@ -31,7 +31,7 @@ pub use confine::{
 pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
-pub use reuse::ReuseLimits;
+pub use reuse::{ReuseLimits, UsedChild};
 pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
@@ -245,7 +245,7 @@ impl Isolate {
         RunRequest { grant, assigned }
     }
 
-    /// Ends the processes that wait for another run.
+    /// Ends the processes that wait for another run. That of a current run ends with its run.
     pub fn end_idle(&self) {
         if let Some(supervisor) = &self.supervisor {
             supervisor.end_idle();
@@ -285,27 +285,27 @@ impl Isolate {
     }
 
     /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Then closes the run's network
-    /// connections.
+    /// connections. Returns the child as well if it may serve another run, once the end of this one is settled.
     pub async fn run(
         &self,
         request: RunRequest,
         prepared: Option<PreparedChild>,
         execution: &Execution,
-    ) -> Outcome {
-        let outcome = match (request.assigned, &self.supervisor) {
+    ) -> (Outcome, Option<UsedChild>) {
+        let end = match (request.assigned, &self.supervisor) {
             (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(*job, prepared, execution).await,
             (AssignedRun::Inline(artifact, permit, arguments), _) => {
-                self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
+                (self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await, None)
             }
             (AssignedRun::Process(_), None) => {
-                execution.outcome(End::NotStarted(NOT_LOADED.to_owned()), self.clock.monotonic())
+                (execution.outcome(End::NotStarted(NOT_LOADED.to_owned()), self.clock.monotonic()), None)
             }
             (AssignedRun::Unavailable(reason), _) => {
-                execution.outcome(End::NotStarted(reason), self.clock.monotonic())
+                (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), None)
             }
         };
         execution.network().close();
-        outcome
+        end
     }
 }
 

@@ -114,8 +114,18 @@ pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
 
 /// Peak resident memory of a living process in bytes, as the kernel counts it; `None` if it cannot be read.
 pub(super) fn peak_resident_of(pid: i32) -> Option<u64> {
+    read_memory(pid, "VmHWM:")
+}
+
+/// Resident memory of a living process that no file backs, in bytes, as the kernel counts it; `None` if it cannot be read.
+pub(super) fn anonymous_resident_of(pid: i32) -> Option<u64> {
+    read_memory(pid, "RssAnon:")
+}
+
+/// An amount of memory of a living process in bytes, by its name in `/proc/PID/status`.
+fn read_memory(pid: i32, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kb| kb << 10)
 }
 
@@ -127,6 +137,17 @@ pub(super) fn reset_peak_resident_of(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn anonymous_memory_of_a_process_is_measured() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let before = anonymous_resident_of(pid).unwrap();
+        let touched = vec![1_u8; 64 << 20];
+        let after = anonymous_resident_of(pid).unwrap();
+        // Other tests may free some meanwhile.
+        assert!(after > before + (32 << 20), "{after} bytes after {before}, {}", touched.len());
+        assert_eq!(anonymous_resident_of(-1), None);
+    }
 
     #[test]
     fn both_ways_to_count_descriptors_agree() {

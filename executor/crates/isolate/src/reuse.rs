@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! run ── Ended ──▶ clears the store, counts what it holds ── Idle ──▶ waits ── arguments, begin ──▶ next run
-//!   └─ any other end, an unexpected message, thread or descriptor, the last run that it may serve, no run in time ──▶ SIGKILL
+//!   └─ any other end, an unexpected message, thread or descriptor, the last run that it may serve, no run in time, a stop
+//!      or revocation since its last run was requested ──▶ SIGKILL
 //! ```
 //! A child keeps the one permit that it has received, so it can serve no other agent, tool or grant. The server reads the
 //! message `Idle` only when the next run takes the child; until then nothing depends on it.
 
 use super::cgroup::MAX_RESIDUE_BYTES;
 use super::channel::FromChild;
-use super::process::{descriptor_count, thread_count};
+use super::process::{anonymous_resident_of, descriptor_count, thread_count};
 use super::supervisor::truncate;
 use super::user::User;
 use super::zygote_handle::Child;
@@ -103,7 +104,7 @@ pub(super) fn may_share_process(permit: &Permit) -> bool {
 }
 
 /// `true` if a process may serve another run after one that ended so: with a result or the tool's own error.
-pub(super) fn may_go_on_after(end: &End) -> bool {
+fn may_go_on_after(end: &End) -> bool {
     match end {
         // A result that does not fit the tool's schema is still one.
         End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
@@ -118,6 +119,48 @@ pub(super) fn may_go_on_after(end: &End) -> bool {
     }
 }
 
+/// The number of times that all waiting children were ended. A child of a run from an earlier epoch is not kept: what ended
+/// the others ends it as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Epoch(u64);
+
+/// The child of a run that has ended, if it may serve another run. It is killed unless it is put back.
+pub struct UsedChild {
+    pub(super) idle: Arc<IdleChildren>,
+    pub(super) key: ReuseKey,
+    pub(super) child: Child,
+    /// The number of runs that it has served.
+    pub(super) served: u32,
+    /// The epoch in which its last run was requested.
+    pub(super) epoch: Epoch,
+}
+
+impl UsedChild {
+    /// Lets the child wait for another run after one that ended with `end`, whatever the child reported. Kills it if it may
+    /// serve no run after that end, has served all the runs that it may, or many wait already.
+    pub fn put_back(self, end: &End) {
+        let Self { idle, key, mut child, served, epoch } = self;
+        let limits = idle.limits;
+        let may_go_on = may_go_on_after(end) && served < limits.runs && !child.is_retired();
+        if !may_go_on || !child.channel.shrink() {
+            return;
+        }
+        let expires_at = timer_now() + limits.idle;
+        let mut queue = idle.queue.lock();
+        let of_agent = queue.children.iter().filter(|other| other.key.agent == key.agent).count();
+        let is_full = queue.children.len() >= MAX_IDLE_CHILDREN || of_agent >= MAX_IDLE_CHILDREN_OF_AGENT;
+        if is_full || queue.epoch != epoch {
+            return;
+        }
+        queue.children.push_back(IdleChild { key, child, served, expires_at });
+        let was_watched = std::mem::replace(&mut queue.is_watched, true);
+        drop(queue);
+        if !was_watched {
+            spawn::spawn_run_task(end_expired(Arc::downgrade(&idle)));
+        }
+    }
+}
+
 /// The children that wait for another run.
 pub(super) struct IdleChildren {
     limits: ReuseLimits,
@@ -128,6 +171,7 @@ pub(super) struct IdleChildren {
 struct IdleQueue {
     /// Those that expire first are at the front.
     children: VecDeque<IdleChild>,
+    epoch: Epoch,
     /// `true` while a task ends those that have expired.
     is_watched: bool,
 }
@@ -153,23 +197,9 @@ impl IdleChildren {
         Arc::new(Self { limits, queue: Mutex::default() })
     }
 
-    /// Keeps a child after its last run, unless it has served all the runs that it may, or many wait already.
-    pub(super) fn put(self: &Arc<Self>, key: ReuseKey, mut child: Child, served: u32) {
-        if served >= self.limits.runs || child.is_retired() || !child.channel.shrink() {
-            return;
-        }
-        let expires_at = timer_now() + self.limits.idle;
-        let mut queue = self.queue.lock();
-        let of_agent = queue.children.iter().filter(|idle| idle.key.agent == key.agent).count();
-        if queue.children.len() >= MAX_IDLE_CHILDREN || of_agent >= MAX_IDLE_CHILDREN_OF_AGENT {
-            return;
-        }
-        queue.children.push_back(IdleChild { key, child, served, expires_at });
-        let was_watched = std::mem::replace(&mut queue.is_watched, true);
-        drop(queue);
-        if !was_watched {
-            spawn::spawn_run_task(end_expired(Arc::downgrade(self)));
-        }
+    /// The current epoch.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.queue.lock().epoch
     }
 
     /// Takes a child that has served a run with this key and has cleared everything of it, and the number of runs that it
@@ -196,9 +226,12 @@ impl IdleChildren {
         found.map(|IdleChild { child, served, .. }| (child, served))
     }
 
-    /// Ends all children that wait.
+    /// Ends all children that wait, and those of the current runs with these runs.
     pub(super) fn end_all(&self) {
-        let children = std::mem::take(&mut self.queue.lock().children);
+        let mut queue = self.queue.lock();
+        queue.epoch.0 = queue.epoch.0.wrapping_add(1);
+        let children = std::mem::take(&mut queue.children);
+        drop(queue);
         drop(children);
     }
 
@@ -244,13 +277,29 @@ impl IdleChild {
     }
 }
 
-/// `true` if a child's runs have left little memory charged to its group, such as files in a tmpfs: the next run would be
-/// charged for it.
+/// `true` if a child's runs have left little memory, such as files in a tmpfs that are charged to its group: the next run
+/// would be charged for it.
 fn has_little_residue(child: &Child) -> bool {
-    let Some(group) = &child.group else { return true };
-    match (child.charged_before, group.charged_bytes()) {
+    is_little_residue(child.memory_before, child.memory_bytes())
+}
+
+/// `true` if little memory was added. Memory that cannot be read may be any.
+fn is_little_residue(before: Option<u64>, now: Option<u64>) -> bool {
+    match (before, now) {
         (Some(before), Some(now)) => now <= before.saturating_add(MAX_RESIDUE_BYTES),
         (None, _) | (_, None) => false,
+    }
+}
+
+impl Child {
+    /// The memory of a living child in bytes: what is charged to its group, or without one its resident memory that no file
+    /// backs; `None` if the kernel does not say.
+    // Pages of files are left out: a guest that only runs more of its code would end its child.
+    pub(super) fn memory_bytes(&self) -> Option<u64> {
+        match &self.group {
+            Some(group) => group.charged_bytes(),
+            None => anonymous_resident_of(self.pid),
+        }
     }
 }
 
@@ -285,5 +334,25 @@ impl ResourceCounts {
             "after a run it has {} threads and {} descriptors, and before its first one it had {} and {}",
             now.threads, now.descriptors, self.threads, self.descriptors
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_known_is_not_little() {
+        for (before, now, is_little) in [
+            (Some(1), Some(1), true),
+            (Some(1), Some(0), true),
+            (Some(1), Some(1 + MAX_RESIDUE_BYTES), true),
+            (Some(1), Some(2 + MAX_RESIDUE_BYTES), false),
+            (Some(1), None, false),
+            (None, Some(1), false),
+            (None, None, false),
+        ] {
+            assert_eq!(is_little_residue(before, now), is_little, "{before:?}, {now:?}");
+        }
     }
 }

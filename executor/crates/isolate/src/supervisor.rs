@@ -13,7 +13,7 @@ use super::channel::{CodeForm, EndReport, Exit, FromChild, Job, ReportedEnd, Tas
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
-use super::reuse::{IdleChildren, ReuseKey, may_go_on_after, may_share_process};
+use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_share_process};
 use super::tool_images::ToolImage;
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
@@ -52,6 +52,9 @@ const MAX_INLINE_PARSE_BYTES: usize = 256 << 10;
 const SERIALIZATION_HEADROOM_BYTES: u64 = 64 << 10;
 /// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
+
+/// The end of a guest, and its child if that may serve another run.
+pub(super) type GuestEnd = (Outcome, Option<UsedChild>);
 
 /// Supervises the runs that have their own process.
 pub(super) struct Supervisor {
@@ -111,7 +114,7 @@ impl Supervisor {
             user,
             lifetime: if key.is_some() { ProcessLifetime::Reused } else { ProcessLifetime::OneRun },
         };
-        Ok(JobRequest { job, image, folders, key })
+        Ok(JobRequest { job, image, folders, key, epoch: self.idle.epoch() })
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -150,7 +153,7 @@ impl Supervisor {
         mut request: JobRequest,
         mut prepared: Option<PreparedChild>,
         execution: &Execution,
-    ) -> Outcome {
+    ) -> GuestEnd {
         request.job.network = execution.network().session().is_some();
         let max_parallel = execution.grant().calls().max_parallel().value;
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
@@ -162,7 +165,7 @@ impl Supervisor {
                 None => self.run_in_child(&request, execution).await,
             };
             match result {
-                Ok(outcome) => return outcome,
+                Ok(end) => return end,
                 Err(error) => last_error = error.to_string(),
             }
             tracing::warn!(
@@ -171,7 +174,7 @@ impl Supervisor {
                 "a child ended before its guest began"
             );
         }
-        execution.outcome(End::Crashed(last_error), self.clock.monotonic())
+        (execution.outcome(End::Crashed(last_error), self.clock.monotonic()), None)
     }
 
     /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
@@ -207,7 +210,7 @@ impl Supervisor {
         tokio::time::timeout(limit, description).await.unwrap_or_else(timeout_error)
     }
 
-    /// Ends the children that wait for another run.
+    /// Ends the children that wait for another run, and those of the current runs with these runs.
     pub(super) fn end_idle(&self) {
         self.idle.end_all();
     }
@@ -228,7 +231,7 @@ impl Supervisor {
         &self,
         request: &JobRequest,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, ChildError> {
+    ) -> std::result::Result<GuestEnd, ChildError> {
         if let Some(prepared) = self.take_reused(request, execution.grant()) {
             return self.supervise(prepared?, request, execution).await;
         }
@@ -241,7 +244,7 @@ impl Supervisor {
                     }
                     OperatorReason::Aborted(reason) => End::Aborted(reason),
                 };
-                return Ok(execution.outcome(end, self.clock.monotonic()));
+                return Ok((execution.outcome(end, self.clock.monotonic()), None));
             }
         };
         let (relay, socket) = start_relay(execution)?;
@@ -249,18 +252,19 @@ impl Supervisor {
             prepared = child.assign(refill, request, execution.grant(), relay, socket) => {
                 self.supervise(prepared?, request, execution).await
             }
-            stop = await_stop(execution) => Ok(execution.outcome(stop.into(), self.clock.monotonic())),
+            stop = await_stop(execution) => {
+                Ok((execution.outcome(stop.into(), self.clock.monotonic()), None))
+            }
         }
     }
 
-    /// Lets a prepared child begin and supervises it to its end. It may then wait for another run. Fails with the reason if
-    /// the guest never began.
+    /// Lets a prepared child begin and supervises it to its end. Fails with the reason if the guest never began.
     async fn supervise(
         &self,
         prepared: PreparedChild,
         request: &JobRequest,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, ChildError> {
+    ) -> std::result::Result<GuestEnd, ChildError> {
         let PreparedChild { mut child, earlier_runs, _relay } = prepared;
         let mut start_cpu = None;
         let mut has_own_peak = true;
@@ -272,7 +276,9 @@ impl Supervisor {
         let next_arguments = (earlier_runs > 0).then(|| request.arguments());
         let result = tokio::select! {
             result = child.begin(next_arguments) => result,
-            stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
+            stop = await_stop(execution) => {
+                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), None));
+            }
         };
         match result {
             // A child that has ended may have sent its reason before, which is read below.
@@ -327,7 +333,7 @@ impl Supervisor {
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(start_cpu);
                     outcome.metrics.peak_resident_bytes = has_own_peak.then_some(exit.peak_resident);
                     outcome.usage.spent = None;
-                    return Ok(outcome);
+                    return Ok((outcome, None));
                 }
                 Err(error) => break End::Crashed(error.to_string()),
             }
@@ -340,18 +346,21 @@ impl Supervisor {
         outcome.metrics.peak_resident_bytes = has_own_peak.then(|| peak_resident_of(child.pid)).flatten();
         outcome.metrics.earlier_runs = earlier_runs;
         outcome.usage.spent = None;
-        if let Some((output_bytes, truncated, spent, denied_truncated)) = report {
-            outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
-            outcome.output.truncated |= truncated;
-            outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
-            outcome.usage.denied_truncated |= denied_truncated;
-            if let Some(key) = &request.key
-                && may_go_on_after(&outcome.end)
-            {
-                self.idle.put(key.clone(), child, earlier_runs.saturating_add(1));
-            }
-        }
-        Ok(outcome)
+        let Some((output_bytes, truncated, spent, denied_truncated)) = report else {
+            return Ok((outcome, None));
+        };
+        outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
+        outcome.output.truncated |= truncated;
+        outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
+        outcome.usage.denied_truncated |= denied_truncated;
+        let used = request.key.clone().map(|key| UsedChild {
+            idle: Arc::clone(&self.idle),
+            key,
+            child,
+            served: earlier_runs.saturating_add(1),
+            epoch: request.epoch,
+        });
+        Ok((outcome, used))
     }
 
     /// Returns the reported end, or a crash if no child may report such an end: only the server cancels runs, and no
@@ -404,6 +413,8 @@ pub(super) struct JobRequest {
     folders: Vec<OwnedFd>,
     /// Names the children that may serve the run, if a child may serve several.
     key: Option<ReuseKey>,
+    /// The epoch in which the run was requested.
+    epoch: Epoch,
 }
 
 impl JobRequest {
@@ -546,9 +557,9 @@ impl Child {
     ) -> std::result::Result<PreparedChild, ChildError> {
         if let Some(group) = &self.group {
             group.limit(grant)?;
-            if request.key.is_some() {
-                self.charged_before = group.charged_bytes();
-            }
+        }
+        if request.key.is_some() {
+            self.memory_before = self.memory_bytes();
         }
         // The code is sent even if the child's zygote had the tool loaded: the server does not know which tools a child has.
         let code = request.image.code().for_grant(grant).compiled_file();

@@ -75,8 +75,8 @@ pub(super) struct Child {
     pub(super) exit: oneshot::Receiver<Exit>,
     /// Its control group; `None` if no cgroup is delegated to the server.
     pub(super) group: Option<Arc<Group>>,
-    /// The memory that was charged to its group before its first run, in bytes; `None` if it serves one run.
-    pub(super) charged_before: Option<u64>,
+    /// [`Child::memory_bytes`] before its first run; `None` if it serves one run.
+    pub(super) memory_before: Option<u64>,
     /// Becomes `true` when another zygote has replaced its own.
     retired: watch::Receiver<bool>,
     /// Keeps the zygote alive, because the child would be killed at the zygote's end.
@@ -407,7 +407,7 @@ impl ZygoteController {
                         pidfd,
                         exit,
                         group,
-                        charged_before: None,
+                        memory_before: None,
                         retired: self.retired.clone(),
                         _zygote: zygote,
                     }),

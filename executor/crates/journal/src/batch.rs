@@ -6,7 +6,7 @@ use super::error::{WriteError, changed_error};
 use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
 use super::record::{self, Digest32, RecordKind, digest};
 use super::recorded_state::{RecordedState, recorded_state};
-use super::store::{CommitSync, RunId};
+use super::store::{CommitSync, RunId, rewrite_page};
 use super::tasks::JournalTask;
 use super::{IntentDenial, IntentSummary, Reporting, Resolution, ResolvedIntent, to_micros};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -56,7 +56,7 @@ impl StartRecord {
 /// The answer to a [`StartRecord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartReply {
-    /// The start is on the disk, and this call runs the intent.
+    /// The start is recorded, and this call runs the intent.
     New(RunId),
     /// The intent has already started, or a person denied it.
     Known,
@@ -166,6 +166,11 @@ impl<'a> Batch<'a> {
         }
         self.log.save()?;
         Ok((self.log.tip, self.refusals))
+    }
+
+    /// Adds no record. A commit that syncs then syncs SQLite's log, and with it every earlier transaction.
+    pub(super) fn rewrite(&self) -> Result<(), WriteError> {
+        Ok(rewrite_page(self.connection())?)
     }
 
     pub(super) fn connection(&self) -> &'a Connection {

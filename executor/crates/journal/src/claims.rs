@@ -75,7 +75,7 @@ pub enum ClaimResult {
 /// The result of [`IntentClaims::start`].
 #[derive(Debug)]
 pub enum StartResult {
-    /// The run may begin: its start is on the disk.
+    /// The run may begin: its start is recorded.
     New,
     /// The intent has already started, or was denied, and must not run. The claim is released.
     Known(KnownIntent),
@@ -89,7 +89,7 @@ pub(super) struct OpenIntent {
     agent: AgentDid,
     content: [u8; 32],
     verdict: Option<Arc<Verdict>>,
-    /// The run, once its start is on the disk.
+    /// The run, once its start is recorded.
     run: Option<RunId>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
@@ -123,7 +123,8 @@ pub enum RunEffects {
     /// [`SyncedStarts::WithEffects`](a2g_types::durability::SyncedStarts), its start is on the disk together with its
     /// end.
     None,
-    /// It may, or somebody was told of the run before its start. Its start is on the disk before its guest begins.
+    /// It may, or others than a caller that waits for its end are told of the run before. Its start is on the disk before
+    /// its guest begins.
     Possible,
 }
 
@@ -280,7 +281,7 @@ impl IntentClaims {
         Ok(ClaimResult::New)
     }
 
-    /// Writes the start of a claimed intent to the disk. Its guest may begin only on [`StartResult::New`].
+    /// Records the start of a claimed intent. Its guest may begin only on [`StartResult::New`].
     ///
     /// # Errors
     /// [`JournalError`]; the claim is released.

@@ -6,8 +6,8 @@
 //! journal.db-shm    the shared memory of SQLite's connections
 //! journal.db.lock   the marker, which names the last record
 //! ```
-//! The marker is written after each commit and not synced: after a kill it names the last record on the disk, after a
-//! power failure that record or an earlier one. A journal that ends before its marker has lost records.
+//! The marker is written after each commit that syncs, and is not synced itself: it names the last record that is known
+//! to be on the disk, or after a power failure an earlier one. A journal that ends before its marker has lost records.
 
 use super::chain::{Hash, from_hex, to_hex};
 use super::error::{OpenError, ReplacedError};

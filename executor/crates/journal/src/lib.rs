@@ -515,12 +515,21 @@ impl Journal {
         *self.chain_check.lock()
     }
 
-    /// Waits until every earlier entry is on the disk.
+    /// Waits until every earlier entry is written, so that queries find it. A power failure may still lose the start of a
+    /// run without effects: see [`Self::sync`].
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal breaks before.
     pub async fn flush(&self) -> Result<(), JournalError> {
         self.backend.submit(JournalEntry::Flush).wait().await
+    }
+
+    /// Waits until every earlier entry is as safe as [`Self::durability`] says, also the starts that were not synced.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal breaks before.
+    pub async fn sync(&self) -> Result<(), JournalError> {
+        self.backend.submit(JournalEntry::Sync).wait().await
     }
 
     /// The current condition of the journal.

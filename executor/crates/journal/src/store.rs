@@ -135,6 +135,8 @@ pub(super) struct Store {
     tip: Tip,
     refusals: RefusalTip,
     files: JournalFiles,
+    /// The record that the marker names; `None` before this process has written it.
+    marked: Option<i64>,
 }
 
 impl Store {
@@ -158,10 +160,14 @@ impl Store {
         let refusals = refusals.map_err(&from_sqlite)?;
         let durability = options.durability;
         let synchronous = Synchronous::of(durability, CommitSync::Now);
-        let store = Self { connection, durability, synchronous, tip, refusals, files };
-        // The marker is behind after `journal prune` or a power failure, and missing if the operator accepted a loss.
-        store.files.update_marker(tip.number, &tip.hash);
-        Ok(store)
+        let mut store = Self { connection, durability, synchronous, tip, refusals, files, marked: None };
+        // Syncs the records that an earlier process committed without a sync, and then writes the marker, which is behind
+        // after them, `journal prune` or a power failure, and missing if the operator accepted a loss.
+        match store.commit(0, CommitSync::Now, |batch| batch.rewrite()) {
+            // On a full disk, the marker stays behind until a commit succeeds.
+            Ok(()) | Err(WriteError::NoSpace(_)) => Ok(store),
+            Err(WriteError::Broken(error)) => Err(OpenError::other(path, error)),
+        }
     }
 
     /// The connection, to read at the start.
@@ -195,8 +201,9 @@ impl Store {
         // After the commit: in the other order, a crash could leave a marker that names a record that does not exist. A
         // power failure could do the same with a record that is not synced.
         let is_synced = sync == CommitSync::Now || self.durability == Durability::ProcessCrash;
-        if is_synced && tip != self.tip {
+        if is_synced && self.marked != Some(tip.number) {
             self.files.update_marker(tip.number, &tip.hash);
+            self.marked = Some(tip.number);
         }
         // Updated only now, because the records of a failed batch do not exist.
         (self.tip, self.refusals) = (tip, refusals);
@@ -216,10 +223,10 @@ impl Store {
         Ok(self.files.check()?)
     }
 
-    /// Checks that the disk has space, by rewriting an existing value.
+    /// Checks that the disk has space for a page.
     pub(super) fn check_space(&mut self) -> Result<(), WriteError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;
+        rewrite_page(&transaction)?;
         Ok(transaction.commit()?)
     }
 
@@ -378,6 +385,13 @@ pub(super) fn open_writable(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
+/// Writes a page with its present content into the transaction. SQLite neither writes nor syncs anything for a transaction
+/// without pages, and takes the page of an `UPDATE` that changes nothing for one; but it always writes the first page for
+/// this setting.
+pub(super) fn rewrite_page(transaction: &Connection) -> rusqlite::Result<()> {
+    transaction.pragma_update(None, "user_version", FORMAT)
+}
+
 /// Makes SQLite use the same query plan for all bound values. Otherwise it recompiles each statement that uses a
 /// partial index for each value, which takes longer than the statement itself.
 pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
@@ -453,5 +467,26 @@ mod tests {
             });
             assert_eq!([at_start, after[0], after[1]], expected, "{durability:?}");
         }
+    }
+
+    /// An earlier process may have committed records without a sync. SQLite syncs its log only if it writes to it.
+    #[test]
+    fn an_opened_journal_is_synced_before_its_marker_names_the_last_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let marked = || files::read_marker(&path).unwrap().number;
+        let log_bytes = || files::data_files(&path)[1].metadata().unwrap().len();
+        let mut store = Store::open(&path, &JournalOptions::default()).unwrap();
+        store.commit(0, CommitSync::WithNext, |batch| batch.remember_fleet("a")).unwrap();
+        assert_eq!(marked(), 0);
+        // The last connection moves the log into the file.
+        drop(store);
+        assert!(!files::data_files(&path)[1].exists());
+        let mut store = Store::open(&path, &JournalOptions::default()).unwrap();
+        assert!(log_bytes() > 0, "nothing was synced");
+        assert_eq!(marked(), 1);
+        let before = log_bytes();
+        store.check_space().unwrap();
+        assert!(log_bytes() > before, "the disk's space was not tried");
     }
 }

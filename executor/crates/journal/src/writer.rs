@@ -37,7 +37,8 @@ pub(super) type Reply<T> = oneshot::Sender<T>;
 /// Sends the answer to an entry that fails if the disk is full, with the system's error.
 pub(super) type FallibleReply<T> = Reply<Result<T, NoSpaceError>>;
 
-/// An entry to write. It is on the disk before it is answered.
+/// An entry to write. It is committed before it is answered, and then also on the disk unless it
+/// [may wait](JournalEntry::may_wait_for_sync).
 pub(super) enum JournalEntry {
     /// The start of a run. The guest may begin once the reply is `Ok` with [`StartReply::New`].
     Start(Box<StartRecord>, FallibleReply<StartReply>),
@@ -67,8 +68,10 @@ pub(super) enum JournalEntry {
     Task(Box<JournalTask>, RetryPolicy, Option<FallibleReply<()>>),
     /// A call did not run.
     Refuse(Box<RefusalRecord>),
-    /// Writes nothing. Its reply means that every earlier entry is on the disk.
+    /// Writes nothing. Its reply means that every earlier entry is committed, so that a reader finds it.
     Flush(Reply<()>),
+    /// Adds no record. Its reply means that every earlier entry is on the disk. Retried while the disk is full.
+    Sync(Reply<()>),
 }
 
 impl JournalEntry {
@@ -85,7 +88,8 @@ impl JournalEntry {
             | Self::SetStop(..)
             | Self::LiftStop(..)
             | Self::Task(..)
-            | Self::Flush(_) => true,
+            | Self::Flush(_)
+            | Self::Sync(_) => true,
             // No caller waits for these, so an fsync only for them would delay the next run.
             Self::Extend(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
@@ -324,7 +328,8 @@ pub(super) fn answer_in_memory(entry: JournalEntry, number: i64, on_finished: &i
         | JournalEntry::SetStop(..)
         | JournalEntry::Task(..)
         | JournalEntry::Refuse(_)
-        | JournalEntry::Flush(_) => EntryResult::Done,
+        | JournalEntry::Flush(_)
+        | JournalEntry::Sync(_) => EntryResult::Done,
     };
     send_reply(entry, result, on_finished);
 }
@@ -351,6 +356,7 @@ fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<Entr
         JournalEntry::Task(task, ..) => transaction.store_task(task).map(done),
         JournalEntry::Refuse(refusal) => transaction.record_refusal(refusal).map(done),
         JournalEntry::Flush(_) => Ok(EntryResult::Done),
+        JournalEntry::Sync(_) => transaction.rewrite().map(done),
     }
 }
 
@@ -364,7 +370,10 @@ fn send_reply(entry: JournalEntry, result: EntryResult, on_finished: &impl Fn(i6
             on_finished(number, &finish);
             let _no_waiter = reply.send(());
         }
-        (JournalEntry::Release(_, _, reply) | JournalEntry::Flush(reply), EntryResult::Done) => {
+        (
+            JournalEntry::Release(_, _, reply) | JournalEntry::Flush(reply) | JournalEntry::Sync(reply),
+            EntryResult::Done,
+        ) => {
             let _no_waiter = reply.send(());
         }
         (JournalEntry::Hold(_, reply), EntryResult::Held(hold_result)) => {
@@ -399,7 +408,8 @@ fn send_reply(entry: JournalEntry, result: EntryResult, on_finished: &impl Fn(i6
             | JournalEntry::LiftStop(..)
             | JournalEntry::Task(..)
             | JournalEntry::Refuse(_)
-            | JournalEntry::Flush(_),
+            | JournalEntry::Flush(_)
+            | JournalEntry::Sync(_),
             EntryResult::Started(_)
             | EntryResult::Recorded(_)
             | EntryResult::Held(_)
@@ -461,7 +471,8 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<Journ
         | JournalEntry::Release(..)
         | JournalEntry::Extend(..)
         | JournalEntry::Delivered(..)
-        | JournalEntry::Flush(_)) => return Some(entry),
+        | JournalEntry::Flush(_)
+        | JournalEntry::Sync(_)) => return Some(entry),
     }
     None
 }

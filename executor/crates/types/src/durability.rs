@@ -20,7 +20,8 @@ pub enum Durability {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncedStarts {
-    /// Runs that may have an effect: they may write a file, use the network or call another tool.
+    /// Runs that may have an effect: they may write a file, use the network or call another tool, or others than the
+    /// waiting caller are told of them before their end.
     #[default]
     WithEffects,
     /// All runs.

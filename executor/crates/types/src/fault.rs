@@ -155,9 +155,10 @@ pub enum Fault {
 }
 
 /// The message that a caller gets for [`Fault::ReceiptPending`].
+// No sync precedes it: an entry behind the receipt in the writer's queue would wait for the same disk.
 pub const RECEIPT_PENDING: &str = "the tool has started, and its receipt is not here yet, because the journal's disk \
      is full, the fleet cannot be reached, or another node of it runs the tool: query `a2g/status`, or send the same \
-     intent again, which does not run the tool again";
+     intent again, which does not run the tool again (after a power failure, it may repeat a run that can change nothing)";
 
 impl Fault {
     /// The fault for an invalid parameter; `pointer` is an RFC 6901 JSON Pointer into `params`.

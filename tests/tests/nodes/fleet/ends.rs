@@ -1,4 +1,4 @@
-//! Nodes that end between the claim of a run and its start record.
+//! Nodes that end between the claim of a run and its start record, or soon after.
 
 use super::Fleet;
 use harness::*;
@@ -64,4 +64,23 @@ fn an_end_that_another_node_wrote_reaches_the_journal_of_the_node_that_had_the_c
 fn an_end_that_the_node_itself_wrote_at_its_restart_reaches_its_journal() {
     let Some(fleet) = Fleet::start() else { return };
     lose_the_start(&fleet, None);
+}
+
+/// The other nodes know of a run, and of its end before the journal of its node has it.
+#[test]
+fn every_start_of_a_node_is_on_the_disk_before_its_run() {
+    let Some(fleet) = Fleet::start() else { return };
+    let forever =
+        r#"(module (memory (export "memory") 1) (func (export "_start") (loop $forever (br $forever))))"#;
+    let catalogue = Catalogue::empty().add(Tool::command("reads", forever).filesystem("read"));
+    let one = Executor::start(fleet.options("one").catalogue(&catalogue));
+    // The marker names the last record that is known to be on the disk.
+    let marker = || std::fs::read_to_string(one.home().journal().with_file_name("journal.db.lock")).unwrap();
+    let before = marker();
+    let call = execute("reads", json!({}));
+    let answer = call_in_background(&one, "a2g/execute", &call);
+    eventually("it runs", || (one.state_of(&call) == "running").then_some(()));
+    assert_ne!(marker(), before);
+    one.rpc("a2g/cancel", &json!({ "intent_id": id_of(&call) }));
+    answer.join().unwrap();
 }

@@ -167,7 +167,9 @@ fn a_run_that_ends_on_a_full_disk_is_answered_in_seconds() {
         let error = error(answer, -32003);
         assert_eq!(error["data"]["ran"], true, "{answer}");
         assert_eq!(error["data"]["intent_id"], id["intent_id"], "{answer}");
-        assert!(error["message"].as_str().unwrap().contains("its receipt is not here yet"), "{answer}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("its receipt is not here yet"), "{answer}");
+        assert!(message.contains("after a power failure, it may repeat a run that can change"), "{answer}");
         assert!(error["data"]["retry_after_ms"].is_u64(), "{answer}");
     };
     let ballast = std::thread::scope(|scope| {

@@ -6,7 +6,7 @@ use super::cpu::assert_held;
 use super::isolation::{SLEEPS, hang_up, kill_all_children};
 use super::side::cgroups;
 use harness::guests::{Guest, errno};
-use harness::{Options, Tool, eventually, print_skipped, result};
+use harness::{Options, Tool, eventually, print_skipped, result, times};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::thread::{scope, sleep};
@@ -314,16 +314,73 @@ fn each_run_of_a_process_keeps_to_its_share_of_cpu() {
     }
 }
 
-/// A process has the folders of its grant open while it waits.
-#[test]
-fn a_stop_ends_the_processes_that_wait() {
-    let bench = start([("notes", Guest::new(""))]);
-    assert_eq!([(); 2].map(|()| earlier_runs_of(bench.call("notes"))), [0, 1]);
-    // Whatever the stop is about.
+/// Stops something else than the guests, and resumes it.
+fn stop(bench: &Bench) {
     let target = json!({ "tool": "harmless" });
     result(&bench.executor.rpc("a2g/stop", &json!({ "target": target, "reason": "a test" })));
     assert_eq!(result(&bench.executor.rpc("a2g/resume", &json!({ "target": target })))["resumed"], true);
+}
+
+/// Revokes an agent, whose calls are then refused, so that the processes of another one are looked at.
+fn revoke(bench: &Bench) {
+    result(&bench.executor.rpc("g2a/revoke", &json!({ "agent_did": OTHER_AGENT })));
+}
+
+/// A process has the folders of its grant open while it waits. All end, whatever the order is about.
+#[test]
+fn a_stop_or_revocation_ends_the_processes_that_wait() {
+    let bench = start([("notes", Guest::new(""))]);
+    for end_all in [stop, revoke] {
+        assert_eq!([(); 2].map(|()| earlier_runs_of(bench.call("notes"))), [0, 1]);
+        end_all(&bench);
+    }
     assert_eq!(earlier_runs_of(bench.call("notes")), 0);
+}
+
+/// Nor does a run leave one that goes on meanwhile.
+#[test]
+fn a_run_during_a_stop_or_revocation_leaves_no_process() {
+    let bench = start([("busy", Guest::new("(call $be_busy (i64.const 2000000000))"))]).undisturbed();
+    let call = || bench.call("busy").grant("timeout_seconds", 60);
+    for end_all in [stop, revoke] {
+        let run = call();
+        let intent = run.intent();
+        scope(|scope| {
+            let answer = scope.spawn(|| send(run));
+            eventually("the guest runs", || (bench.state(&intent) == "running").then_some(()));
+            end_all(&bench);
+            assert_eq!(earlier_runs(&answer.join().expect("no panic").success()), 0);
+        });
+    }
+    assert_eq!(earlier_runs_of(call()), 0);
+}
+
+/// The cancellation often comes while the server reads the long result that the process has reported.
+#[test]
+fn a_process_serves_no_run_after_one_that_was_cancelled_as_it_ended() {
+    let spaces = r#"
+        (memory.fill (i32.const 65536) (i32.const 32) (i32.const 900000))
+        (call $say (i32.const 65536) (i32.const 900000))"#;
+    let bench = start([("spaces", Guest::new(spaces).memory(16))]).undisturbed();
+    let mut delay = Duration::from_millis(20);
+    for _ in 0..times(60) {
+        let call = bench.call("spaces");
+        let id = json!({ "intent_id": call.intent() });
+        let answer = scope(|scope| {
+            let answer = scope.spawn(|| call.send());
+            sleep(delay);
+            bench.executor.rpc("a2g/cancel", &id);
+            answer.join().expect("no panic")
+        });
+        // About every second call is cancelled before its end.
+        let report = &answer.response["error"]["data"]["report"];
+        let step = Duration::from_micros(500);
+        delay = if report.is_null() { delay.saturating_sub(step) } else { delay + step };
+        let next = earlier_runs_of(bench.call("spaces"));
+        if let Some(earlier) = report["usage"]["process"]["earlier_runs"].as_u64() {
+            assert_ne!(next, earlier + 1, "{report}");
+        }
+    }
 }
 
 /// Else an address layout would outlive `executor.renew_seconds` for as long as calls arrive.

@@ -101,7 +101,9 @@ impl CurrentCatalog {
             // The same list, so that what doors made of it stays in use.
             loaded.tools = old;
         }
-        self.loaded.store(Arc::new(loaded));
+        let previous = self.loaded.swap(Arc::new(loaded));
+        // No later call runs in it, and a stop would not reach its processes.
+        previous.isolate.end_idle();
         self.changes.send_replace(());
         if is_changed {
             self.tool_changes.send_replace(());

@@ -273,6 +273,26 @@ async fn a_power_failure_loses_only_starts_of_runs_without_effects() {
     }
 }
 
+#[tokio::test]
+async fn a_sync_covers_starts_that_were_not_synced() {
+    let (_folder, path, journal) = new_journal();
+    let log = || std::fs::read(&files::data_files(&path)[1]).unwrap();
+    let marked = || files::read_marker(&path).unwrap().number;
+    let call = another();
+    let fallback_receipt = &receipt(&call, End::Aborted(AbortReason::Lost));
+    let effects = RunEffects::None;
+    assert!(matches!(journal.claims.claim(&call, LATER, None), Ok(ClaimResult::New)));
+    let request =
+        StartRequest { call: &call, keep_until: LATER, proof: None, fallback_receipt, task: None, effects };
+    assert!(matches!(journal.claims.start(request, NOW).await, Ok(StartResult::New)));
+    let written = log();
+    journal.flush().await.unwrap();
+    assert_eq!((marked(), log() == written), (0, true), "a flush waits only for the writer");
+    journal.sync().await.unwrap();
+    // SQLite syncs its log only if it writes to it.
+    assert_eq!((marked(), log() == written), (1, false), "the start is on the disk");
+}
+
 /// What killed processes left goes with the next start and the next command, but not what a process writes.
 #[tokio::test]
 async fn copies_of_killed_processes_are_swept() {

@@ -26,7 +26,7 @@ use a2g_journal::{KnownIntent, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
 use a2g_sandbox::{Calls, Outside};
-use a2g_types::call::Call;
+use a2g_types::call::{Call, Door};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt, Status};
@@ -78,11 +78,16 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
-    /// The effects of a run with this grant. A person who was told that an intent runs finds it again, also after a power
-    /// failure. A client that was told of a task does so too: that task has a record of its own.
+    /// The effects of a run with this grant. To let others know of a run before its end is one: they find it again, also
+    /// after a power failure. A caller that only waits for the answer, perhaps with the progress of the run, is told
+    /// nothing that has to be true later.
     fn effects(&self, grant: &Grant) -> RunEffects {
-        let has_effects = grant.allows_effects() || self.approved_by.is_some();
-        if has_effects { RunEffects::Possible } else { RunEffects::None }
+        let is_known_to_others = self.approved_by.is_some()
+            || self.sink.has_task()
+            // The other nodes know of the claim, and of the end before it is in this node's journal.
+            || self.engine.node.fleet().is_some()
+            || answers_at_start(self.call().door);
+        if grant.allows_effects() || is_known_to_others { RunEffects::Possible } else { RunEffects::None }
     }
 
     /// Releases the intent, which has not run.
@@ -125,6 +130,16 @@ impl ClaimedCall {
             let limit = outcome.usage.memory.value.bytes();
             outcome.usage.start_memory_bytes = needed.filter(|needed| *needed > limit);
         }
+    }
+}
+
+/// `true` for a door that answers its caller once a run has started. The MCP door may do so later, and syncs the journal
+/// then.
+fn answers_at_start(door: Door) -> bool {
+    match door {
+        Door::Console => true,
+        // The calls of A2A that have a task are told by it.
+        Door::A2g | Door::A2a | Door::A2e | Door::Mcp | Door::Nexus | Door::Sovereign | Door::Cli => false,
     }
 }
 
@@ -304,10 +319,10 @@ impl Started {
         let abort = Arc::clone(claimed.running.abort_handle());
         let isolate = &claimed.loaded.isolate;
         let execution = isolate.begin(&request, outside, abort, sink.event_sink());
-        let mut outcome = match claimed.running.abort_handle().reason() {
+        let (mut outcome, used) = match claimed.running.abort_handle().reason() {
             Some(reason) => {
                 drop((request, prepared));
-                execution.outcome(End::Aborted(reason), engine.clock.monotonic())
+                (execution.outcome(End::Aborted(reason), engine.clock.monotonic()), None)
             }
             None => {
                 let run = async {
@@ -318,6 +333,10 @@ impl Started {
             }
         };
         claimed.settle_end(&claim, &mut outcome);
+        // Only now: a run that was aborted as its guest ended leaves no process.
+        if let Some(child) = used {
+            child.put_back(&outcome.end);
+        }
         let calls = match calls {
             Some(calls) => Some(calls.close().await),
             None => None,

@@ -291,6 +291,8 @@ impl Operator {
             intent.is_none_or(|intent| waiting == intent) && filter(agent)
         };
         ended.count += self.compile_waits.end(is_selected, REASON);
+        // As at a stop.
+        self.catalogue.current().isolate.end_idle();
         ended
     }
 

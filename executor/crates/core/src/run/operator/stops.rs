@@ -61,8 +61,6 @@ impl Operator {
         let by = stop.by.as_str();
         tracing::warn!(stopped = %stop.target, reason = %stop.reason, caller = by, "stopped by an operator");
         let message = stop.refusal_message();
-        // A process that waits for another run has the folders of its grant open.
-        self.catalogue.current().isolate.end_idle();
         // Everything up to the first `await` happens even if the caller disconnects.
         let (set, ended) = self.intents.update(|intents| {
             // Sent to the journal before its effects, so that a restart in between finds it.
@@ -72,6 +70,9 @@ impl Operator {
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
             (set, self.waits.record_ended(ended, AbortReason::Stopped, stopped_by(by, &message)))
         });
+        // A process that waits for another run has the folders of its grant open. Last, so that a run that is not aborted
+        // leaves none either.
+        self.catalogue.current().isolate.end_idle();
         let EndedIntents { count, newly_aborted, recording } = ended;
         let stopped = async {
             if newly_aborted.is_empty() {
