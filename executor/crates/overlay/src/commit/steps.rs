@@ -276,14 +276,15 @@ impl Engine<'_> {
         if now.kind != step.kind || now.inode != inode {
             return Err(conflict(at, ConflictKind::Replaced));
         }
-        let is_known_mode = step.mode.is_none_or(|(before, after)| now.mode == before || now.mode == after);
+        let modes = self.progress.modes(step);
+        let is_known_mode = modes.is_none_or(|(before, after)| now.mode == before || now.mode == after);
         let is_known_time = step.mtime.is_none_or(|(before, after)| {
             now.mtime == after || before.is_none_or(|before| now.mtime == before)
         });
         if !is_known_mode || !is_known_time && now.kind != EntryKind::Folder {
             return Err(conflict(at, ConflictKind::Changed));
         }
-        let mode = step.mode.map(|(before, after)| if toward == Toward::After { after } else { before });
+        let mode = modes.map(|(before, after)| if toward == Toward::After { after } else { before });
         if let Some(mode) = mode.filter(|mode| *mode != now.mode) {
             self.set_mode(&folder, leaf, inode, mode).map_err(|error| trouble(at, "set a mode", error))?;
         }
