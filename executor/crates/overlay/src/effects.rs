@@ -62,8 +62,8 @@ pub enum ChangeKind {
     Deleted {
         /// Its state.
         before: Seen,
-        /// The hash of its content; `None` for anything but a file, and where hashing it would exceed
-        /// [`EffectsLimits::max_hashed_bytes`].
+        /// The hash of its content; `None` for anything but a file, for one that may not be read, and where hashing it would
+        /// exceed [`EffectsLimits::max_hashed_bytes`].
         content: Option<Sha256>,
     },
     /// The original `from` is moved here.

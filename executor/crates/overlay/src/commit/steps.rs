@@ -1,9 +1,10 @@
 //! The steps of a plan, in both directions.
 //!
 //! Each step compares an entry before it takes it out of its place, and once more when it is in the stash, where no other
-//! process finds it by name. What has changed in between is put back. So another process can lose nothing that it had
-//! written before: what remains possible is that it writes to a file that it still has open after that comparison, which
-//! then changes the kept original and not the committed file.
+//! process finds it by name: then its inode, mode, size, time, and the hash of a content that is replaced or removed. What
+//! has changed in between is put back. So other processes lose nothing that they have written by then. What remains: after
+//! that second comparison, they may write to a file that they still have open, and between the two, they may set its owner,
+//! its group or its extended attributes. That then concerns the kept original, and not the committed file.
 
 use super::check::{Depth, differs};
 use super::disk::Disk;

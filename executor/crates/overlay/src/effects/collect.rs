@@ -248,7 +248,11 @@ impl<'a> Collector<'a> {
             return Err(EffectsError::TooDeep);
         }
         let content = match before.kind {
-            EntryKind::File => self.hash_original(original, before)?,
+            EntryKind::File => match self.hash_original(original, before) {
+                // Whoever may change its folder may remove a file without reading it.
+                Err(EffectsError::Original { source: Errno::ACCESS, .. }) => None,
+                other => other?,
+            },
             EntryKind::Folder | EntryKind::Link | EntryKind::Other => None,
         };
         let kind = ChangeKind::Deleted { before, content };

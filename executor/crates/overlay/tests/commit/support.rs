@@ -222,7 +222,7 @@ pub(super) fn set_old(path: &Path) {
 }
 
 pub(super) struct Guest {
-    view: View,
+    pub(super) view: View,
 }
 
 impl Guest {
