@@ -6,13 +6,14 @@
 mod collect;
 mod digest;
 
+use crate::commit::Conflict;
 use crate::hash::Sha256;
+use crate::lower::LowerRoot;
 use crate::name::EntryPath;
 use crate::places::Places;
 use crate::seen::{FileTime, Seen};
 use crate::table::Table;
 use crate::upper::Upper;
-use crate::{Conflict, LowerRoot};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;

@@ -4,12 +4,12 @@
 use super::log::{Progress, Side};
 use super::plan::{Attached, Attributes, Expected, Identity, Moves, Plan, SET_GROUP_ID, StashPlace, Whose};
 use super::{CommitError, io_error};
+use crate::commit::{Conflict, ConflictKind};
 use crate::effects::{ChangeKind, Effects, Read};
 use crate::hash::Sha256;
 use crate::name::EntryPath;
 use crate::places::{Places, hash_unchanged, is_absence, list, open_regular};
 use crate::seen::{EntryKind, Seen};
-use crate::{Conflict, ConflictKind};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,6 +4,7 @@ use super::{
     Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, MAX_PATHS_BYTES, NewContent,
     NewEntry, Read,
 };
+use crate::commit::{Conflict, ConflictKind};
 use crate::hash::Sha256;
 use crate::lower::Access;
 use crate::name::{EntryPath, Name};
@@ -11,7 +12,6 @@ use crate::places::{Places, hash_unchanged, is_absence, open_staged};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use crate::table::{Modified, Node, NodeId, NodeKind, Override, Table};
 use crate::upper::Upper;
-use crate::{Conflict, ConflictKind};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Bound;
