@@ -102,13 +102,16 @@ pub(super) fn copy_entry(
     set_mtime(disk, to, name, seen.mtime)
 }
 
+/// Sets the time of an entry of a stash, also of a link itself.
 pub(super) fn set_mtime(
     disk: &Disk,
     folder: impl AsFd,
     name: &OsStr,
     mtime: FileTime,
 ) -> Result<(), CommitError> {
-    disk.set_mtime(folder, name, mtime).map_err(io_error("set the time of a copy"))
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = openat(folder, name, flags, Mode::empty()).map_err(io_error("open a copy"))?;
+    disk.set_mtime(entry, mtime).map_err(io_error("set the time of a copy"))
 }
 
 fn open_folder(folder: impl AsFd, name: &OsStr) -> Result<File, Errno> {

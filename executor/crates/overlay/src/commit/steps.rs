@@ -273,7 +273,10 @@ impl Engine<'_> {
             }
         };
         let (folder, leaf) = if at.names.is_empty() { self.open_root(at)? } else { self.open_parent(at)? };
-        let now = Seen::look(&folder, leaf).map_err(|error| trouble(at, "look at an entry", error))?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(&folder, leaf, flags, Mode::empty());
+        let entry = opened.map_err(|error| trouble(at, "open an entry", error))?;
+        let now = Seen::look(&entry, "").map_err(|error| trouble(at, "look at an entry", error))?;
         if now.kind != step.kind || now.inode != inode {
             return Err(conflict(at, ConflictKind::Replaced));
         }
@@ -292,12 +295,12 @@ impl Engine<'_> {
         let mtime =
             step.mtime.and_then(|(before, after)| if toward == Toward::After { Some(after) } else { before });
         if let Some(mtime) = mtime.filter(|mtime| *mtime != now.mtime) {
-            let set = self.disk.set_mtime(&folder, leaf, mtime);
-            set.map_err(|error| trouble(at, "set a time", error))?;
+            self.disk.set_mtime(&entry, mtime).map_err(|error| trouble(at, "set a time", error))?;
         }
         Ok(())
     }
 
+    /// Sets the mode of an entry that is not another one yet: an `O_PATH` handle does not suffice.
     fn set_mode(&self, folder: &OwnedFd, leaf: &OsStr, inode: u64, mode: u32) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let entry = openat(folder, leaf, flags, Mode::empty())?;
