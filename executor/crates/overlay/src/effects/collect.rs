@@ -274,7 +274,8 @@ impl<'a> Collector<'a> {
             let max = self.limits.max_hashed_bytes;
             return if self.conflicts.is_empty() { Err(EffectsError::TooLarge { max }) } else { Ok(()) };
         };
-        if content_before == new.sha256 {
+        // With several names, only this one is another file now, even if the content is the same.
+        if content_before == new.sha256 && before.nlink == 1 {
             let mode = (new.mode != before.mode & PLAIN_MODE_BITS).then_some(new.mode);
             let mtime = (new.mtime != before.mtime).then_some(new.mtime);
             return self.add_changed_attributes(path, before, (mode, mtime));

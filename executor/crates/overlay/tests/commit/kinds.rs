@@ -288,6 +288,25 @@ fn a_changed_file_keeps_the_extended_attributes_of_its_original() {
 }
 
 #[test]
+fn another_name_of_a_replaced_file_keeps_its_attributes() {
+    let fixture = Fixture::new();
+    std::fs::hard_link(fixture.path("a"), fixture.path("other")).unwrap();
+    let before = fixture.snapshot();
+    let table = fixture.run(|guest| {
+        guest.remove("a");
+        guest.write("a", "the content of a\n");
+    });
+    let effects = fixture.effects(&table).unwrap();
+    assert_eq!(list(&effects), ["! a 17 17"]);
+    fixture.commit(&effects, &Disk::new()).unwrap();
+    assert_eq!(fixture.path("a").metadata().unwrap().mtime(), OLD + 17);
+    assert_eq!(fixture.path("other").metadata().unwrap().mtime(), OLD);
+    fixture.undo(&Disk::new()).unwrap();
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(fixture.path("a").metadata().unwrap().nlink(), 2);
+}
+
+#[test]
 fn holes_stay_holes() {
     for fixture in [Fixture::new(), Fixture::with_distant_store()] {
         let table = fixture.run(|guest| guest.write("new", "beginning"));
