@@ -6,13 +6,14 @@
 mod collect;
 mod digest;
 
+use crate::commit::Conflict;
 use crate::hash::Sha256;
+use crate::lower::LowerRoot;
 use crate::name::EntryPath;
 use crate::places::Places;
 use crate::seen::{FileTime, Seen};
 use crate::table::Table;
 use crate::upper::Upper;
-use crate::{Conflict, LowerRoot};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -62,8 +63,8 @@ pub enum ChangeKind {
     Deleted {
         /// Its state.
         before: Seen,
-        /// The hash of its content; `None` for anything but a file, and where hashing it would exceed
-        /// [`EffectsLimits::max_hashed_bytes`].
+        /// The hash of its content; `None` for anything but a file, for one that may not be read, and where hashing it would
+        /// exceed [`EffectsLimits::max_hashed_bytes`].
         content: Option<Sha256>,
     },
     /// The original `from` is moved here.

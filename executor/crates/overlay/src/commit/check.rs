@@ -2,14 +2,14 @@
 //! those that the commit left.
 
 use super::log::{Progress, Side};
-use super::plan::{Attached, Attributes, Expected, Identity, Moves, Plan, StashPlace, Whose};
+use super::plan::{Attached, Attributes, Expected, Identity, Moves, Plan, SET_GROUP_ID, StashPlace, Whose};
 use super::{CommitError, io_error};
+use crate::commit::{Conflict, ConflictKind};
 use crate::effects::{ChangeKind, Effects, Read};
 use crate::hash::Sha256;
 use crate::name::EntryPath;
 use crate::places::{Places, hash_unchanged, is_absence, list, open_regular};
 use crate::seen::{EntryKind, Seen};
-use crate::{Conflict, ConflictKind};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -269,7 +269,7 @@ pub(super) fn check_undo(progress: &Progress, places: &Places<'_>) -> Result<Vec
         };
         if let Some(attributes) = checker.attributes.get(&attach.at) {
             let identity = &mut expected.identity;
-            identity.mode = attributes.mode.map_or(identity.mode, |(_, mode)| mode);
+            identity.mode = progress.modes(attributes).map_or(identity.mode, |(_, mode)| mode);
             identity.mtime = attributes.mtime.map_or(identity.mtime, |(_, mtime)| mtime);
         }
         checker.check_left(&attach.at, &expected)?;
@@ -372,6 +372,17 @@ impl Progress {
     pub(super) fn old_state(&self, item: u64, planned: Expected) -> Expected {
         let identity: Identity = self.held.get(&(item, Side::Old)).copied().unwrap_or(planned.identity);
         Expected { identity, ..planned }
+    }
+
+    /// The modes of a step before and after: a new folder keeps what it got from the folder that contains it.
+    pub(super) fn modes(&self, step: &Attributes) -> Option<(u32, u32)> {
+        let inherited = match step.of {
+            Whose::Original { .. } => 0,
+            Whose::New { item } => {
+                self.held.get(&(item, Side::New)).map_or(0, |held| held.mode & SET_GROUP_ID)
+            }
+        };
+        step.mode.map(|(before, after)| (before | inherited, after | inherited))
     }
 
     /// The state of what was staged.

@@ -4,9 +4,10 @@
 //! given it attributes. What is placed is thus a file that only this process has opened.
 
 use super::disk::Disk;
+use super::plan::SET_GROUP_ID;
 use super::{CommitError, io_error};
 use crate::places::open_regular;
-use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen, stat_at};
+use crate::seen::{EntryKind, FileTime, Seen, stat_at};
 use rustix::fs::{Mode, OFlags, SeekFrom, fgetxattr, flistxattr, openat, readlinkat, seek};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, OsString};
@@ -19,8 +20,6 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// The longest list of extended attributes, and the longest one, that Linux allows.
 const MAX_XATTR_BYTES: usize = 64 << 10;
-
-const SET_GROUP_ID: u32 = 0o2000;
 
 /// Copies the content of a file into a new, empty one. Holes stay holes.
 pub(super) fn copy_content(disk: &Disk, from: &File, to: &File, size: u64) -> Result<(), Errno> {
@@ -103,13 +102,16 @@ pub(super) fn copy_entry(
     set_mtime(disk, to, name, seen.mtime)
 }
 
+/// Sets the time of an entry of a stash, also of a link itself.
 pub(super) fn set_mtime(
     disk: &Disk,
     folder: impl AsFd,
     name: &OsStr,
     mtime: FileTime,
 ) -> Result<(), CommitError> {
-    disk.set_mtime(folder, name, mtime).map_err(io_error("set the time of a copy"))
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = openat(folder, name, flags, Mode::empty()).map_err(io_error("open a copy"))?;
+    disk.set_mtime(entry, mtime).map_err(io_error("set the time of a copy"))
 }
 
 fn open_folder(folder: impl AsFd, name: &OsStr) -> Result<File, Errno> {
@@ -153,15 +155,17 @@ fn carry_xattrs(disk: &Disk, original: &File, copy: &File) -> Result<(), Errno> 
 }
 
 /// Gives a new entry the group of the folder that it is made for, if that folder wants it; the mode is set later.
+///
+/// Returns the bit that a new folder gets from it.
 pub(super) fn inherit_group(
     disk: &Disk,
     anchor: &rustix::fs::Statx,
     entry: &File,
-) -> Result<(), CommitError> {
-    let mode = u32::from(anchor.stx_mode) & MODE_BITS;
-    if mode & SET_GROUP_ID != 0 {
+) -> Result<u32, CommitError> {
+    let inherited = u32::from(anchor.stx_mode) & SET_GROUP_ID;
+    if inherited != 0 {
         disk.set_owner(entry, None, Some(anchor.stx_gid))
             .map_err(io_error("give a new entry its folder's group"))?;
     }
-    Ok(())
+    Ok(inherited)
 }

@@ -163,12 +163,12 @@ impl Disk {
         fsetxattr(file, name, value, XattrFlags::empty())
     }
 
-    /// Sets the time of the last change of an entry's content, without following a link.
-    pub(super) fn set_mtime(&self, folder: impl AsFd, name: impl Arg, mtime: FileTime) -> Result<(), Errno> {
+    /// Sets the time of the last change of the content behind a handle, which may be an `O_PATH` one.
+    pub(super) fn set_mtime(&self, entry: impl AsFd, mtime: FileTime) -> Result<(), Errno> {
         self.count()?;
         let kept = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: kept, last_modification: mtime.to_timespec() };
-        utimensat(folder, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        utimensat(entry, "", &times, AtFlags::EMPTY_PATH)
     }
 
     /// Waits until a file is on the disk.

@@ -124,7 +124,7 @@ pub(super) struct Attributes {
 pub(super) enum Whose {
     /// The original with this inode.
     Original { inode: u64 },
-    /// A new folder or link.
+    /// A new folder, which has got its set-group-id bit from the folder that contains it.
     New { item: Item },
 }
 
@@ -141,7 +141,8 @@ pub(super) enum StagedEntry {
     /// A content, and the original whose owner and extended attributes it takes over.
     File(NewContent, Option<EntryPath>),
     Folder,
-    Link(OsString),
+    /// The target, and the time if the program has set one.
+    Link(OsString, Option<FileTime>),
 }
 
 impl Identity {
@@ -347,30 +348,34 @@ impl Planner {
     }
 
     fn add_created(&mut self, path: &EntryPath, new: &NewEntry) {
-        let (item, kind, mode, mtime) = match new {
+        match new {
             NewEntry::File(content) => {
                 let item = self.stage(path, StagedEntry::File(content.clone(), None));
-                return self.attach(item, path, Attached::File(content.sha256));
+                self.attach(item, path, Attached::File(content.sha256));
             }
             NewEntry::Folder { mode, mtime } => {
-                let item = self.stage(path, StagedEntry::Folder);
-                self.attach(item, path, Attached::Folder);
-                (item, EntryKind::Folder, Some((NEW_FOLDER_MODE, *mode)), *mtime)
+                let folder = self.stage(path, StagedEntry::Folder);
+                self.attach(folder, path, Attached::Folder);
+                let attributes = Attributes {
+                    item: self.take_item(),
+                    at: path.clone(),
+                    of: Whose::New { item: folder },
+                    kind: EntryKind::Folder,
+                    mode: Some((NEW_FOLDER_MODE, *mode)),
+                    mtime: mtime.map(|mtime| (None, mtime)),
+                };
+                self.plan.attributes.push(attributes);
             }
             NewEntry::Link { target, mtime } => {
-                let item = self.stage(path, StagedEntry::Link(target.clone()));
+                let item = self.stage(path, StagedEntry::Link(target.clone(), *mtime));
                 self.attach(item, path, Attached::Link);
-                (item, EntryKind::Link, None, *mtime)
             }
-        };
-        let mtime = mtime.map(|mtime| (None, mtime));
-        if mode.is_some() || mtime.is_some() {
-            let of = Whose::New { item };
-            let item = self.take_item();
-            self.plan.attributes.push(Attributes { item, at: path.clone(), of, kind, mode, mtime });
         }
     }
 }
+
+/// The bit of a folder whose new entries get its group, and if they are folders, this bit.
+pub(super) const SET_GROUP_ID: u32 = 0o2000;
 
 /// The permissions of a new folder until its entries are in it.
 pub(super) const NEW_FOLDER_MODE: u32 = 0o700;

@@ -56,11 +56,14 @@ impl Prepared<'_> {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let folder = openat(stash, &name, flags, Mode::empty()).map_err(io_error("open a folder"))?;
                 let folder = File::from(folder);
-                self.inherit_group(&staging.anchor, &folder)?;
-                self.disk.set_mode(&folder, NEW_FOLDER_MODE).map_err(io_error("set the mode of a folder"))
+                let inherited = self.inherit_group(&staging.anchor, &folder)?;
+                self.disk
+                    .set_mode(&folder, NEW_FOLDER_MODE | inherited)
+                    .map_err(io_error("set the mode of a folder"))
             }
-            StagedEntry::Link(target) => {
-                self.disk.make_link(target, stash, &name).map_err(io_error("make a link"))
+            StagedEntry::Link(target, mtime) => {
+                self.disk.make_link(target, stash, &name).map_err(io_error("make a link"))?;
+                mtime.map_or(Ok(()), |mtime| set_mtime(self.disk, stash, &name, mtime))
             }
         }
     }
@@ -92,13 +95,13 @@ impl Prepared<'_> {
                 let (original, _) = self.places.open_file(original).map_err(io_error("open an original"))?;
                 carry_owner(self.disk, &original, &file)?;
             }
-            None => self.inherit_group(anchor, &file)?,
+            None => drop(self.inherit_group(anchor, &file)?),
         }
         self.disk.set_mode(&file, mode).map_err(io_error("set the mode of a file"))?;
         set_mtime(self.disk, stash, name, mtime)
     }
 
-    fn inherit_group(&self, anchor: &EntryPath, entry: &File) -> Result<(), CommitError> {
+    fn inherit_group(&self, anchor: &EntryPath, entry: &File) -> Result<u32, CommitError> {
         let anchor = self.places.stat(anchor).map_err(io_error("look at a folder"))?;
         inherit_group(self.disk, &anchor, entry)
     }

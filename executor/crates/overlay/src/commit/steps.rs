@@ -1,9 +1,10 @@
 //! The steps of a plan, in both directions.
 //!
 //! Each step compares an entry before it takes it out of its place, and once more when it is in the stash, where no other
-//! process finds it by name. What has changed in between is put back. So another process can lose nothing that it had
-//! written before: what remains possible is that it writes to a file that it still has open after that comparison, which
-//! then changes the kept original and not the committed file.
+//! process finds it by name: then its inode, mode, size, time, and the hash of a content that is replaced or removed. What
+//! has changed in between is put back. So other processes lose nothing that they have written by then. What remains: after
+//! that second comparison, they may write to a file that they still have open, and between the two, they may set its owner,
+//! its group or its extended attributes. That then concerns the kept original, and not the committed file.
 
 use super::check::{Depth, differs};
 use super::disk::Disk;
@@ -11,10 +12,10 @@ use super::log::{Event, Log, Phase, Progress, Toward, Work};
 use super::plan::{Attached, Attributes, Expected, Identity, Item, Whose};
 use super::stash::{Stashes, item_name};
 use super::{CommitError, io_error};
+use crate::commit::{Conflict, ConflictKind};
 use crate::name::EntryPath;
 use crate::places::{Places, is_absence};
 use crate::seen::{EntryKind, Seen};
-use crate::{Conflict, ConflictKind};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -272,30 +273,34 @@ impl Engine<'_> {
             }
         };
         let (folder, leaf) = if at.names.is_empty() { self.open_root(at)? } else { self.open_parent(at)? };
-        let now = Seen::look(&folder, leaf).map_err(|error| trouble(at, "look at an entry", error))?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(&folder, leaf, flags, Mode::empty());
+        let entry = opened.map_err(|error| trouble(at, "open an entry", error))?;
+        let now = Seen::look(&entry, "").map_err(|error| trouble(at, "look at an entry", error))?;
         if now.kind != step.kind || now.inode != inode {
             return Err(conflict(at, ConflictKind::Replaced));
         }
-        let is_known_mode = step.mode.is_none_or(|(before, after)| now.mode == before || now.mode == after);
+        let modes = self.progress.modes(step);
+        let is_known_mode = modes.is_none_or(|(before, after)| now.mode == before || now.mode == after);
         let is_known_time = step.mtime.is_none_or(|(before, after)| {
             now.mtime == after || before.is_none_or(|before| now.mtime == before)
         });
         if !is_known_mode || !is_known_time && now.kind != EntryKind::Folder {
             return Err(conflict(at, ConflictKind::Changed));
         }
-        let mode = step.mode.map(|(before, after)| if toward == Toward::After { after } else { before });
+        let mode = modes.map(|(before, after)| if toward == Toward::After { after } else { before });
         if let Some(mode) = mode.filter(|mode| *mode != now.mode) {
             self.set_mode(&folder, leaf, inode, mode).map_err(|error| trouble(at, "set a mode", error))?;
         }
         let mtime =
             step.mtime.and_then(|(before, after)| if toward == Toward::After { Some(after) } else { before });
         if let Some(mtime) = mtime.filter(|mtime| *mtime != now.mtime) {
-            let set = self.disk.set_mtime(&folder, leaf, mtime);
-            set.map_err(|error| trouble(at, "set a time", error))?;
+            self.disk.set_mtime(&entry, mtime).map_err(|error| trouble(at, "set a time", error))?;
         }
         Ok(())
     }
 
+    /// Sets the mode of an entry that is not another one yet: an `O_PATH` handle does not suffice.
     fn set_mode(&self, folder: &OwnedFd, leaf: &OsStr, inode: u64, mode: u32) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let entry = openat(folder, leaf, flags, Mode::empty())?;

@@ -4,6 +4,7 @@ use super::{
     Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, MAX_PATHS_BYTES, NewContent,
     NewEntry, Read,
 };
+use crate::commit::{Conflict, ConflictKind};
 use crate::hash::Sha256;
 use crate::lower::Access;
 use crate::name::{EntryPath, Name};
@@ -11,7 +12,6 @@ use crate::places::{Places, hash_unchanged, is_absence, open_staged};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use crate::table::{Modified, Node, NodeId, NodeKind, Override, Table};
 use crate::upper::Upper;
-use crate::{Conflict, ConflictKind};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -248,7 +248,11 @@ impl<'a> Collector<'a> {
             return Err(EffectsError::TooDeep);
         }
         let content = match before.kind {
-            EntryKind::File => self.hash_original(original, before)?,
+            EntryKind::File => match self.hash_original(original, before) {
+                // Whoever may change its folder may remove a file without reading it.
+                Err(EffectsError::Original { source: Errno::ACCESS, .. }) => None,
+                other => other?,
+            },
             EntryKind::Folder | EntryKind::Link | EntryKind::Other => None,
         };
         let kind = ChangeKind::Deleted { before, content };
@@ -270,7 +274,8 @@ impl<'a> Collector<'a> {
             let max = self.limits.max_hashed_bytes;
             return if self.conflicts.is_empty() { Err(EffectsError::TooLarge { max }) } else { Ok(()) };
         };
-        if content_before == new.sha256 {
+        // With several names, only this one is another file now, even if the content is the same.
+        if content_before == new.sha256 && before.nlink == 1 {
             let mode = (new.mode != before.mode & PLAIN_MODE_BITS).then_some(new.mode);
             let mtime = (new.mtime != before.mtime).then_some(new.mtime);
             return self.add_changed_attributes(path, before, (mode, mtime));

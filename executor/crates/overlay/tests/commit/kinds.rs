@@ -53,7 +53,21 @@ fn each_kind_is_listed_committed_and_undone() {
         (|guest| guest.remove("a"), &["- a"]),
         (|guest| guest.remove("link"), &["- link *"]),
         (|guest| guest.link("x/y", "new"), &["+ new @ x/y"]),
+        (
+            |guest| {
+                guest.link("x/y", "new");
+                guest.set_time("new", OLD);
+            },
+            &["+ new @ x/y"],
+        ),
         (|guest| guest.make_folder("new"), &["+ new/"]),
+        (
+            |guest| {
+                guest.make_folder("new");
+                guest.set_time("new", OLD);
+            },
+            &["+ new/"],
+        ),
         (|guest| guest.set_time("a", OLD + 9), &["~ a None Some(9)"]),
         (|guest| guest.set_time("d", OLD + 9), &["~ d None Some(9)"]),
         (|guest| guest.rename("a", "d/a"), &["a > d/a"]),
@@ -274,6 +288,25 @@ fn a_changed_file_keeps_the_extended_attributes_of_its_original() {
 }
 
 #[test]
+fn another_name_of_a_replaced_file_keeps_its_attributes() {
+    let fixture = Fixture::new();
+    std::fs::hard_link(fixture.path("a"), fixture.path("other")).unwrap();
+    let before = fixture.snapshot();
+    let table = fixture.run(|guest| {
+        guest.remove("a");
+        guest.write("a", "the content of a\n");
+    });
+    let effects = fixture.effects(&table).unwrap();
+    assert_eq!(list(&effects), ["! a 17 17"]);
+    fixture.commit(&effects, &Disk::new()).unwrap();
+    assert_eq!(fixture.path("a").metadata().unwrap().mtime(), OLD + 17);
+    assert_eq!(fixture.path("other").metadata().unwrap().mtime(), OLD);
+    fixture.undo(&Disk::new()).unwrap();
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(fixture.path("a").metadata().unwrap().nlink(), 2);
+}
+
+#[test]
 fn holes_stay_holes() {
     for fixture in [Fixture::new(), Fixture::with_distant_store()] {
         let table = fixture.run(|guest| guest.write("new", "beginning"));
@@ -285,5 +318,67 @@ fn holes_stay_holes() {
         assert_eq!(committed.len(), (16 << 20) + 8);
         assert!(committed.blocks() * 512 < 1 << 20, "{} blocks", committed.blocks());
         assert!(std::fs::read(fixture.path("new")).unwrap().ends_with(b"\0end"));
+    }
+}
+
+#[test]
+fn a_new_entry_gets_the_group_of_its_folder() {
+    let fixture = Fixture::new();
+    std::fs::set_permissions(fixture.path("d"), std::fs::Permissions::from_mode(0o2755)).unwrap();
+    let group = 12;
+    let is_set = rustix::process::geteuid().is_root()
+        && std::os::unix::fs::chown(fixture.path("d"), None, Some(group)).is_ok();
+    let effects = fixture.effects(&fixture.run(|guest| {
+        guest.make_folder("d/new");
+        guest.make_folder("d/new/inner");
+        guest.write("d/new/inner/file", "1");
+    }));
+    let before = fixture.snapshot();
+    fixture.commit(&effects.unwrap(), &Disk::new()).unwrap();
+    for path in ["d/new", "d/new/inner", "d/new/inner/file"] {
+        let metadata = fixture.path(path).metadata().unwrap();
+        assert_eq!(metadata.mode() & 0o2000 != 0, metadata.is_dir(), "{path}");
+        assert!(!is_set || metadata.gid() == group, "{path}");
+    }
+    fixture.undo(&Disk::new()).unwrap();
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn many_files() {
+    for fixture in [Fixture::new(), Fixture::with_distant_store()] {
+        for file in 0..5_000 {
+            fixture.write(&format!("d/sub/{file}"), "0123456789");
+        }
+        let run = || {
+            fixture.run(|guest| {
+                for file in 0..5_000 {
+                    guest.write(&format!("d/sub/{file}"), "another content");
+                    guest.write(&format!("d/{file}"), "a new file");
+                }
+            })
+        };
+        let [table, list, commit, undo] = {
+            let timed = |act: &mut dyn FnMut()| {
+                let start = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+                act();
+                std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() - start
+            };
+            let mut table = None;
+            let mut effects = None;
+            [
+                timed(&mut || table = Some(run())),
+                timed(&mut || {
+                    let limits = super::support::LIMITS;
+                    let limits = a2g_overlay::EffectsLimits { max_changes: 20_000, ..limits };
+                    let table = table.as_ref().unwrap();
+                    effects = Some(Effects::of(table, &fixture.roots(), &fixture.upper(), limits).unwrap());
+                }),
+                timed(&mut || fixture.commit(effects.as_ref().unwrap(), &Disk::new()).unwrap()),
+                timed(&mut || fixture.undo(&Disk::new()).unwrap()),
+            ]
+        };
+        println!("10,000 files: run {table:?}, list {list:?}, commit {commit:?}, undo {undo:?}");
     }
 }

@@ -14,6 +14,7 @@ mod hostile;
 mod kills;
 mod kinds;
 mod races;
+mod random;
 mod support;
 
 /// Every `step`-th call, or each one if this variable is set: with all of them, the tests of this program take minutes.

@@ -5,6 +5,7 @@ use super::support::{Fixture, Snapshot};
 use a2g_overlay::{CommitError, Disk, Recovered};
 use std::cell::RefCell;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -177,6 +178,50 @@ fn run(new: fn() -> Fixture, step: usize) {
     }
     println!("done, refused, with stranded entries: {outcomes:?}");
     assert!(outcomes[0] > 0 && outcomes[1] > 0);
+}
+
+/// As [`run`], and soon after the change, this process ends and recovers.
+fn run_and_end(step: usize) {
+    let fixture = Fixture::new();
+    let before = fixture.snapshot();
+    let count = Disk::new();
+    fixture.commit(&fixture.run_all(), &count).unwrap();
+    let states = [before, fixture.snapshot()];
+    let mut outcomes = [0, 0, 0];
+    for (number, change) in CHANGES.into_iter().enumerate() {
+        for call in (u64::try_from(number % step).unwrap()..count.calls()).step_by(step) {
+            for later in 1..4 {
+                let fixture = Fixture::new();
+                let effects = fixture.run_all();
+                let root = fixture.root();
+                let is_made = Rc::new(RefCell::new(false));
+                let note = Rc::clone(&is_made);
+                let disk = Disk::with_hook(move |number| {
+                    if number == call {
+                        *note.borrow_mut() = change.apply(&root);
+                    }
+                    if number == call + later {
+                        std::panic::resume_unwind(Box::new(()));
+                    }
+                    None
+                });
+                let ended = catch_unwind(AssertUnwindSafe(|| fixture.commit(&effects, &disk)));
+                let result = ended.unwrap_or_else(|_| fixture.recover(&Disk::new()).map(drop_state));
+                let context = format!("{change:?} before call {call}, end before call {}", call + later);
+                let is_made = *is_made.borrow();
+                let is_stranded = check(&fixture, &result, is_made, change, &states, &context);
+                outcomes[if is_stranded { 2 } else { usize::from(result.is_err()) }] += 1;
+            }
+        }
+    }
+    println!("recovered, refused, with stranded entries: {outcomes:?}");
+}
+
+const fn drop_state(_: Recovered) {}
+
+#[test]
+fn nothing_is_lost_if_the_commit_is_interrupted_then() {
+    run_and_end(stride(11));
 }
 
 #[test]

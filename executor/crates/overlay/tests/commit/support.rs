@@ -143,7 +143,7 @@ impl Fixture {
     }
 
     pub(super) fn run(&self, act: impl FnOnce(&mut Guest)) -> Table {
-        let budget = UpperBudget { max_bytes: 64 << 20, max_nodes: 10_000 };
+        let budget = UpperBudget { max_bytes: 64 << 20, max_nodes: 100_000 };
         let view = View::new(open(&self.folder.join("upper")), self.roots(), budget).unwrap();
         let mut guest = Guest { view };
         act(&mut guest);
@@ -222,7 +222,7 @@ pub(super) fn set_old(path: &Path) {
 }
 
 pub(super) struct Guest {
-    view: View,
+    pub(super) view: View,
 }
 
 impl Guest {

@@ -32,6 +32,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use tempfile::TempDir;
 
 /// The number of sequences without `A2G_OVERLAY_SEQUENCES`.
 const SEQUENCES: u64 = 2_000;
@@ -66,9 +67,15 @@ fn a_view_is_like_a_plain_folder() {
     });
 }
 
+/// A folder in memory, if there is one and `TMPDIR` does not say otherwise: on a disk, each commit waits for it.
+fn temporary_folder() -> TempDir {
+    let in_memory = std::env::var_os("TMPDIR").is_none().then(|| tempfile::tempdir_in("/dev/shm").ok());
+    in_memory.flatten().unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
+
 /// Makes the trees, runs one sequence as its user, and checks that the originals are untouched.
 fn run_seed(seed: u64) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temporary_folder();
     let is_root = rustix::process::geteuid().is_root();
     let user = (is_root && seed / 2 % 2 == 1).then_some(NOBODY);
     for side in ["plain", "lower"] {
