@@ -104,7 +104,7 @@ pub(super) fn may_share_process(permit: &Permit) -> bool {
 }
 
 /// `true` if a process may serve another run after one that ended so: with a result or the tool's own error.
-fn may_go_on_after(end: &End) -> bool {
+pub(super) fn may_go_on_after(end: &End) -> bool {
     match end {
         // A result that does not fit the tool's schema is still one.
         End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,

@@ -29,7 +29,8 @@ pub use diff::{
     MAX_TEXT_LINES,
 };
 pub use effects::{
-    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, MAX_PATHS_BYTES, NewContent, NewEntry, Read,
+    Change, ChangeKind, Effects, EffectsError, EffectsLimits, MAX_DEPTH, MAX_PATHS_BYTES, NewContent,
+    NewEntry, Read,
 };
 pub use hash::Sha256;
 pub use lower::{Access, LowerRoot};

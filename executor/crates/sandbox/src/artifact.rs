@@ -79,9 +79,7 @@ impl<'a> Code<'a> {
     #[must_use]
     pub fn for_grant(self, grant: &Grant) -> Self {
         match self.componentised {
-            Some(compiled) if grant.checks_each_path() => {
-                Self::component(compiled).contract(self.contract)
-            }
+            Some(compiled) if grant.checks_each_path() => Self::component(compiled).contract(self.contract),
             Some(_) | None => Self { componentised: None, ..self },
         }
     }
