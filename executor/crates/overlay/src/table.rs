@@ -256,6 +256,11 @@ impl Table {
     pub(crate) fn place(&mut self, id: NodeId, folder: NodeId, name: &Name) {
         let position = self.next_position;
         self.next_position = position.saturating_add(1);
+        self.place_at(id, folder, name, position);
+    }
+
+    /// As [`Self::place`], at the position of an entry that has left the folder.
+    pub(crate) fn place_at(&mut self, id: NodeId, folder: NodeId, name: &Name, position: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.place = Some(Place { folder, name: name.clone(), position });
         }

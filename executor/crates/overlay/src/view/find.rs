@@ -67,7 +67,11 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         if node.entry_kind() != EntryKind::Folder {
             return Err(Errno::NOTDIR);
         }
-        if self.removed.contains(&id) { Err(Errno::NOENT) } else { Ok(node) }
+        if self.removed.contains(&id) {
+            self.check_search(id)?;
+            return Err(Errno::NOENT);
+        }
+        Ok(node)
     }
 
     /// The entry `name` of a folder; `None` if there is none.

@@ -19,10 +19,10 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         let (to_folder, to_name) = to;
         self.check_root(from_folder)?;
         self.check_root(to_folder)?;
-        self.folder(from_folder)?;
-        self.folder(to_folder)?;
         self.check_search(from_folder)?;
         self.check_search(to_folder)?;
+        self.folder(from_folder)?;
+        self.folder(to_folder)?;
         if self.mount_of(from_folder)? != self.mount_of(to_folder)? {
             return Err(Errno::XDEV);
         }
@@ -83,11 +83,19 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         replaced: Option<&Found>,
     ) -> Result<()> {
         let id = self.adopt(from_folder, from_name, moved)?;
+        // The name stays where it is in a listing that has been begun.
+        let position = match replaced {
+            Some(Found::Node(replaced)) => self.node(*replaced)?.place.as_ref().map(|place| place.position),
+            Some(Found::Original(_)) | None => None,
+        };
         if let Some(replaced) = replaced {
             self.remove(to_folder, to_name, replaced)?;
         }
         self.table.unplace(id, self.override_without_node(from_folder, from_name)?);
-        self.table.place(id, to_folder, to_name);
+        match position {
+            Some(position) => self.table.place_at(id, to_folder, to_name, position),
+            None => self.table.place(id, to_folder, to_name),
+        }
         self.node_mut(id)?.changed = Some(FileTime::now());
         self.touch(from_folder)?;
         self.touch(to_folder)
