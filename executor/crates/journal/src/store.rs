@@ -163,7 +163,7 @@ impl Store {
         let mut store = Self { connection, durability, synchronous, tip, refusals, files, marked: None };
         // Syncs the records that an earlier process committed without a sync, and then writes the marker, which is behind
         // after them, `journal prune` or a power failure, and missing if the operator accepted a loss.
-        match store.commit(0, CommitSync::Now, |batch| batch.rewrite()) {
+        match store.commit(0, CommitSync::Now, |_| Ok(())) {
             // On a full disk, the marker stays behind until a commit succeeds.
             Ok(()) | Err(WriteError::NoSpace(_)) => Ok(store),
             Err(WriteError::Broken(error)) => Err(OpenError::other(path, error)),
@@ -193,6 +193,10 @@ impl Store {
         // written since the read.
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut batch = Batch::new(&transaction, self.tip, self.refusals, now)?;
+        // SQLite syncs nothing for a transaction that changes nothing, and earlier records may wait for this sync.
+        if sync == CommitSync::Now && self.marked != Some(self.tip.number) {
+            batch.rewrite()?;
+        }
         let result = write(&mut batch)?;
         let (tip, refusals) = batch.close()?;
         transaction.commit()?;

@@ -98,16 +98,17 @@ impl JournalEntry {
     /// `true` if a power failure may lose the entry until a later one is synced.
     fn may_wait_for_sync(&self) -> bool {
         // Without an acknowledgement, the report is sent again, as after a crash before this entry is written.
-        matches!(self, Self::Delivered(..))
+        matches!(self, Self::Delivered(..) | Self::Flush(_))
             || matches!(self, Self::Start(start, _) if start.sync == CommitSync::WithNext)
     }
 }
 
 /// The sync that a transaction with these entries needs.
 fn sync_of(batch: &[JournalEntry]) -> CommitSync {
-    // Acknowledgements alone are synced: no end of a run may follow them for long.
     let has_start = batch.iter().any(|entry| matches!(entry, JournalEntry::Start(..)));
-    if has_start && batch.iter().all(JournalEntry::may_wait_for_sync) {
+    let is_flush = batch.iter().all(|entry| matches!(entry, JournalEntry::Flush(_)));
+    // Acknowledgements alone are synced: no end of a run may follow them for long.
+    if is_flush || (has_start && batch.iter().all(JournalEntry::may_wait_for_sync)) {
         CommitSync::WithNext
     } else {
         CommitSync::Now
@@ -355,8 +356,7 @@ fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<Entr
         JournalEntry::LiftStop(lift, _) => transaction.lift_stop(lift).map(EntryResult::Lifted),
         JournalEntry::Task(task, ..) => transaction.store_task(task).map(done),
         JournalEntry::Refuse(refusal) => transaction.record_refusal(refusal).map(done),
-        JournalEntry::Flush(_) => Ok(EntryResult::Done),
-        JournalEntry::Sync(_) => transaction.rewrite().map(done),
+        JournalEntry::Flush(_) | JournalEntry::Sync(_) => Ok(EntryResult::Done),
     }
 }
 

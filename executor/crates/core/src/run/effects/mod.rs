@@ -21,9 +21,10 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,7 +86,9 @@ impl EffectsFolder {
                 OpenedFolder::lock(path.clone(), None)?
             }
             EffectsPlace::Temporary => {
-                let temporary = tempfile::Builder::new().prefix("a2g-effects-").tempdir()?;
+                let private = Permissions::from_mode(0o700);
+                let temporary =
+                    tempfile::Builder::new().prefix("a2g-effects-").permissions(private).tempdir()?;
                 OpenedFolder::lock(temporary.path().to_owned(), Some(temporary))?
             }
         });
@@ -205,7 +208,6 @@ fn open_folder(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_folder_is_private_and_used_by_one_process_and_that_of_a_run_is_removed() {
