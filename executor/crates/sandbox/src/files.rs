@@ -91,7 +91,7 @@ impl RunFiles<'_> {
         new_fd: Resource<Descriptor>,
         new: String,
     ) -> FsResult<()> {
-        let to = self.staged(&new_fd)?.map(|staged| staged.node());
+        let to = self.staged(&new_fd)?.map(|staged| staged.folder()).transpose()?;
         match (self.staged(&fd)?, to) {
             (Some(staged), Some(to)) => return staged.rename(old, to, new),
             // One of the two is the placeholder folder, which has no entries.

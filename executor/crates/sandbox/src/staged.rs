@@ -67,8 +67,9 @@ pub(super) struct Staged {
 enum Opened {
     /// A folder, which the view closes with its last descriptor.
     Folder(Arc<NodeId>),
-    /// A file, or a granted folder, which stays open.
-    FileOrRoot(NodeId),
+    /// A granted folder, which stays open.
+    Root(NodeId),
+    File(NodeId),
 }
 
 /// The calls on one open file or folder. Their names are those of WASI.
@@ -134,7 +135,7 @@ impl Staged {
         let found = match preopened.map(|(index, preopen)| (index, &preopen.kind)) {
             Some((_, PreopenKind::Outside)) => return Ok(None),
             // The granted folders are the roots of the view, in the same order, and come before the placeholder.
-            Some((index, PreopenKind::Granted { .. })) => self.view.root(index).map(Opened::FileOrRoot),
+            Some((index, PreopenKind::Granted { .. })) => self.view.root(index).map(Opened::Root),
             None => self.open.get(&fd).cloned(),
         };
         let opened = found.ok_or(ErrorCode::BadDescriptor)?;
@@ -149,7 +150,7 @@ impl Staged {
                     self.view.close_folder(node);
                 }
             }
-            Some(Opened::FileOrRoot(_)) | None => {}
+            Some(Opened::Root(_) | Opened::File(_)) | None => {}
         }
     }
 
@@ -182,7 +183,16 @@ impl StagedCalls<'_> {
     pub(super) fn node(&self) -> NodeId {
         match &self.opened {
             Opened::Folder(node) => **node,
-            Opened::FileOrRoot(node) => *node,
+            Opened::Root(node) | Opened::File(node) => *node,
+        }
+    }
+
+    /// The node of the open folder from which a path starts.
+    pub(super) fn folder(&self) -> FsResult<NodeId> {
+        match &self.opened {
+            Opened::Folder(node) => Ok(**node),
+            Opened::Root(node) => Ok(*node),
+            Opened::File(_) => Err(ErrorCode::NotDirectory.into()),
         }
     }
 
@@ -212,7 +222,7 @@ impl StagedCalls<'_> {
     }
 
     pub(super) fn readlink_at(self, name: String) -> FsResult<String> {
-        let folder = self.node();
+        let folder = self.folder()?;
         let name = self.entry(name, Errno::INVAL)?;
         let bytes = self.staged.view.read_link(folder, &name).map_err(fs_error)?;
         let target = bytes.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
@@ -221,14 +231,14 @@ impl StagedCalls<'_> {
     }
 
     pub(super) fn create_directory_at(self, name: String) -> FsResult<()> {
-        let folder = self.node();
+        let folder = self.folder()?;
         let name = self.entry(name, Errno::EXIST)?;
         self.check_exists()?;
         self.staged.view.create_folder(folder, &name).map_err(fs_error)
     }
 
     pub(super) fn symlink_at(self, target: String, name: String) -> FsResult<()> {
-        let folder = self.node();
+        let folder = self.folder()?;
         let name = self.entry(name, Errno::EXIST)?;
         self.check_exists()?;
         // As in wasmtime: no other program may be led out of the granted folders.
@@ -239,20 +249,20 @@ impl StagedCalls<'_> {
     }
 
     pub(super) fn remove_directory_at(self, name: String) -> FsResult<()> {
-        let folder = self.node();
+        let folder = self.folder()?;
         let name = self.entry(name, Errno::INVAL)?;
         self.staged.view.remove_folder(folder, &name).map_err(fs_error)
     }
 
     pub(super) fn unlink_file_at(self, name: String) -> FsResult<()> {
-        let folder = self.node();
+        let folder = self.folder()?;
         let name = self.entry(name, Errno::ISDIR)?;
         self.staged.view.unlink(folder, &name).map_err(fs_error)
     }
 
     /// Renames `old` to the entry `new` of the folder `to`.
     pub(super) fn rename(self, old: String, to: NodeId, new: String) -> FsResult<()> {
-        let from = self.node();
+        let from = self.folder()?;
         let old = self.entry(old, Errno::BUSY)?;
         let new = self.entry(new, Errno::BUSY)?;
         if self.staged.missing.contains(&to) {
@@ -273,7 +283,7 @@ impl StagedCalls<'_> {
         atim: NewTimestamp,
         mtim: NewTimestamp,
     ) -> FsResult<()> {
-        let folder = self.node();
+        let folder = self.folder()?;
         match entry_name(name)? {
             Some(name) => self
                 .staged
@@ -286,7 +296,7 @@ impl StagedCalls<'_> {
 
     /// Lists the folder from its beginning.
     pub(super) fn list(self) -> FsResult<Listing> {
-        let folder = self.node();
+        let folder = self.folder()?;
         self.staged.view.list(folder, 0).map_err(fs_error)
     }
 
@@ -319,8 +329,11 @@ impl StagedCalls<'_> {
         let mut mode = OpenMode::empty();
         mode.set(OpenMode::READ, is_reading);
         mode.set(OpenMode::WRITE, is_writing);
-        let folder = self.node();
+        let folder = self.folder()?;
         let Some(name) = entry_name(name)? else {
+            if open.contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE) {
+                return Err(ErrorCode::Exist.into());
+            }
             return if is_writing { Err(ErrorCode::IsDirectory.into()) } else { self.open_again(mode) };
         };
         match self.staged.view.lookup(folder, &name) {
@@ -375,7 +388,7 @@ impl StagedCalls<'_> {
         budget.charge_write(charged).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))?;
         let OpenFile { node, file } = opened.map_err(fs_error)?;
         let descriptor = self.staged.file(file, mode);
-        self.give_out(descriptor, Opened::FileOrRoot(node))
+        self.give_out(descriptor, Opened::File(node))
     }
 
     fn give_out(self, descriptor: Descriptor, opened: Opened) -> FsResult<Resource<Descriptor>> {
@@ -386,9 +399,10 @@ impl StagedCalls<'_> {
 
     /// The attributes of an entry, or of the folder itself.
     fn look(&self, name: String) -> FsResult<Stat> {
+        let folder = self.folder()?;
         let stat = match entry_name(name)? {
-            Some(name) => self.staged.view.lookup(self.node(), &name),
-            None => self.staged.view.stat(self.node()),
+            Some(name) => self.staged.view.lookup(folder, &name),
+            None => self.staged.view.stat(folder),
         };
         stat.map_err(fs_error)
     }

@@ -103,7 +103,9 @@ fn a_kill_at_any_step_leaves_the_changes_that_the_report_names() {
         let expected = if answer.get("result").is_some() {
             &["go", "one", "two"][..]
         } else {
-            assert_eq!(answer["error"]["data"]["report"]["status"], "ABORTED", "{call} {nth}: {answer}");
+            // The guest's process may be the one that was killed: the server then reports a failure.
+            let status = &answer["error"]["data"]["report"]["status"];
+            assert!(status == "ABORTED" || status == "FAILURE", "{call} {nth}: {answer}");
             &["go", "old"]
         };
         assert_eq!(list_files(executor.home()), expected, "{call} {nth}: {answer}");
