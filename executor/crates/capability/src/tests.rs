@@ -469,7 +469,8 @@ fn a_grant_names_the_layer_of_each_limit() {
 #[test]
 fn the_narrowest_time_of_effects_holds_and_names_the_first_layer_that_set_it() {
     let claims = |effects| Claims { effects: Some(effects), ..Claims::default() };
-    let (direct, atomic) = (claims(FileEffects::Direct), claims(FileEffects::Atomic));
+    let direct = claims(FileEffects::Direct);
+    let atomic = claims(FileEffects::Atomic);
     for (layers, ceiling, expected, set_by) in [
         (vec![], FileEffects::Direct, FileEffects::Direct, Layer::Executor),
         (vec![(Layer::Tool, direct.clone())], FileEffects::Direct, FileEffects::Direct, Layer::Tool),

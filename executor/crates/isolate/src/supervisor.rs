@@ -273,19 +273,11 @@ impl Supervisor {
             start_cpu = Some(child.cpu_before_next_run()?);
             has_own_peak = reset_peak_resident(child.pid).await;
         }
-        let next_arguments = (earlier_runs > 0).then(|| request.arguments());
-        let result = tokio::select! {
-            result = child.begin(next_arguments) => result,
+        tokio::select! {
+            begun = begin_child(&child, earlier_runs, request) => begun?,
             stop = await_stop(execution) => {
                 return Ok((execution.outcome(stop.into(), self.clock.monotonic()), None));
             }
-        };
-        match result {
-            // A child that has ended may have sent its reason before, which is read below.
-            Err(error) if error.kind() != ErrorKind::BrokenPipe && earlier_runs == 0 => {
-                return Err(error.into());
-            }
-            Ok(()) | Err(_) => {}
         }
         let mut report = None;
         let end = loop {
@@ -403,6 +395,20 @@ impl Supervisor {
             ReportedEnd::Other(End::Crashed(reason)) => End::Crashed(truncate(reason)),
             ReportedEnd::Other(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
+    }
+}
+
+/// Lets a child begin that has served `earlier_runs`. Fails if the run may be repeated in another child.
+async fn begin_child(
+    child: &Child,
+    earlier_runs: u32,
+    request: &JobRequest,
+) -> std::result::Result<(), ChildError> {
+    let next_arguments = (earlier_runs > 0).then(|| request.arguments());
+    match child.begin(next_arguments).await {
+        // A child that has ended may have sent its reason before, which is read afterwards.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe && earlier_runs == 0 => Err(error.into()),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -8,8 +8,8 @@
 //! which reverts the commit, and nothing of theirs is replaced or removed. An entry that can then not be put back, because
 //! they have made another one of its name, stays in the store and is named ([`CommitError::Stranded`]).
 //!
-//! What they can notice: all changes are not seen at one moment; an entry that is moved or removed has no name for a while;
-//! and what they write to a file that they have open goes to the original, which is kept, if that is replaced.
+//! They can notice a commit: all changes are not seen at one moment; an entry that is moved or removed has no name for
+//! a while; and what they write to a file that they have open goes to the original, which is kept, if that is replaced.
 
 mod check;
 mod copy;
@@ -38,13 +38,13 @@ use steps::{Engine, Trouble};
 /// An original, or a name, that is not as the program saw it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// Where it is.
+    /// The place of the original, or the name.
     pub path: EntryPath,
-    /// What is different.
+    /// The difference.
     pub what: ConflictKind,
 }
 
-/// How an original differs from what the program saw.
+/// The difference between an original and what the program saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConflictKind {
     /// It is gone, or the folder that contains it.
@@ -115,7 +115,7 @@ pub enum CommitError {
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was to be done.
+        /// The action that was to be done.
         what: &'static str,
         /// The reason.
         source: Errno,
@@ -153,7 +153,7 @@ pub fn commit(effects: &Effects, folders: Folders<'_>, disk: &Disk) -> Result<()
     let mut prepared = Prepared { folders, places: &places, disk, log, progress: Progress::begin(plan)? };
     if let Err(error) = prepared.stage(effects, &staged) {
         clean_before(folders, &prepared.progress, disk)?;
-        // What failed may have failed because an original was changed.
+        // The failure may be due to an original that was changed.
         refuse(check::check(effects, &places, &prepared.progress.plan.stashes, Depth::States)?)?;
         return Err(error);
     }

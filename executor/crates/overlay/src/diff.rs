@@ -37,7 +37,7 @@ pub struct DiffBudget {
     pub deadline: Instant,
 }
 
-/// How two contents differ.
+/// The difference between two contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     /// Both are UTF-8 without NUL, and small enough.

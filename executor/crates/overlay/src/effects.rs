@@ -39,7 +39,7 @@ pub struct Effects {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Read {
-    /// Where it is.
+    /// Its place.
     pub path: EntryPath,
     /// Its state then.
     pub seen: Seen,
@@ -55,7 +55,7 @@ pub struct Change {
     pub kind: ChangeKind,
 }
 
-/// How an entry changes.
+/// The kind of change of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ChangeKind {
@@ -69,7 +69,7 @@ pub enum ChangeKind {
     },
     /// The original `from` is moved here.
     Renamed {
-        /// Where it was.
+        /// Its place before.
         from: EntryPath,
         /// Its state.
         before: Seen,
@@ -192,7 +192,7 @@ pub enum EffectsError {
     /// An original cannot be read.
     #[error("an original cannot be read: {source}")]
     Original {
-        /// Where it is.
+        /// Its place.
         path: EntryPath,
         /// The reason.
         source: Errno,

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 
-/// What a program may do below a root.
+/// The rights of a program below a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// It may only read.
@@ -20,7 +20,7 @@ pub enum Access {
 pub struct LowerRoot {
     /// The opened folder.
     pub dir: OwnedFd,
-    /// What the program may do below it.
+    /// The rights of the program below it.
     pub access: Access,
 }
 

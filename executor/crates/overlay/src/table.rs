@@ -22,7 +22,7 @@ use std::ffi::OsString;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub(crate) u64);
 
-/// What a program has changed and read. See the module.
+/// The changes and reads of a program. See the module.
 #[derive(Debug, Default)]
 pub struct Table {
     nodes: BTreeMap<NodeId, Node>,

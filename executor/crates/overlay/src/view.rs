@@ -45,7 +45,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a view may use, set by the operator. A call that needs more fails with `ENOSPC`.
+/// The budget of a view, set by the operator. A call that needs more fails with `ENOSPC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpperBudget {
     /// The bytes that are copied from originals. What a program writes is its caller's to count.
@@ -97,7 +97,7 @@ pub struct View<F = File> {
     user: User,
     /// The bytes that were copied.
     copied_bytes: u64,
-    /// What is open, by node.
+    /// The open folders and files, by node.
     live: HashMap<NodeId, Live<F>>,
     /// The nodes without a place: removed while they were open.
     removed: BTreeSet<NodeId>,

@@ -1,4 +1,4 @@
-//! What the comparison with a plain folder does not reach: budgets, several file systems, and documented differences.
+//! Cases that the comparison with a plain folder omits: budgets, several file systems, and documented differences.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
@@ -97,7 +97,7 @@ fn the_table_is_bounded_and_holds_only_what_is_needed() {
     assert!((90..100).contains(&made.len()), "{}", made.len());
     assert_eq!(view.create_folder(folder, &name("more")), Err(Errno::NOSPC));
     assert_eq!(view.open_folder(folder, &name("1")), Err(Errno::NOSPC));
-    // What the program made can always be removed.
+    // An entry that the program made can always be removed.
     for name in &made {
         view.unlink(folder, name).unwrap();
     }
@@ -192,7 +192,8 @@ fn what_is_on_another_device_is_not_moved() {
     disk.write("file", b"content");
     let roots = vec![root(disk.lower.path()), root(memory.path())];
     let mut view: View = View::new(open(disk.upper.path()), roots, BUDGET).unwrap();
-    let (from, to) = (view.root(0).unwrap(), view.root(1).unwrap());
+    let from = view.root(0).unwrap();
+    let to = view.root(1).unwrap();
     view.create_folder(to, &name("new")).unwrap();
     let new = view.open_folder(to, &name("new")).unwrap();
     for folder in [to, new] {

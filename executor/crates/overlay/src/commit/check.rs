@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
-/// How much of the originals is compared.
+/// The part of the originals that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
     /// Their states.

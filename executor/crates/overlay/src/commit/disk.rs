@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::seen::FileTime;
 
-/// What tests do before a call, and the error with which it fails instead of being made.
+/// A function that tests run before a call. It returns the error with which the call fails instead of being made.
 type Hook = dyn Fn(u64) -> Option<Errno>;
 
 /// The disk as a commit writes it: counts the calls that change something.

@@ -90,7 +90,7 @@ pub(super) enum Event {
     Undo,
 }
 
-/// How far a commit has got.
+/// The stage that a commit has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Preparing,
@@ -101,7 +101,7 @@ pub(super) enum Stage {
     PreparingUndo,
 }
 
-/// What the log says.
+/// The progress of a commit, as the log tells it.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) plan: Plan,

@@ -37,7 +37,7 @@ pub(super) struct Plan {
     pub(super) attributes: Vec<Attributes>,
 }
 
-/// Where the stash of a root is.
+/// The place of the stash of a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum StashPlace {
@@ -93,8 +93,8 @@ pub(super) struct Expected {
     pub(super) sha256: Option<Sha256>,
 }
 
-/// What is compared of an entry that was renamed, or restored after a restart: neither the device, whose number may be
-/// another one, nor the time of its attributes, which every rename sets.
+/// The facts compared of an entry that was renamed, or restored after a restart: neither the device, whose number may
+/// be another one, nor the time of its attributes, which every rename sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Identity {
@@ -164,7 +164,7 @@ impl Expected {
     }
 }
 
-/// Where originals go: from what is in a place afterwards to what was there before, and back.
+/// The moves of originals: from what is in a place afterwards to what was there before, and back.
 pub(super) struct Moves {
     /// From the new place to the old one.
     old_places: BTreeMap<EntryPath, EntryPath>,
@@ -210,12 +210,13 @@ impl Moves {
         Self { old_places, new_places, created }
     }
 
-    /// Where the original is that is at `path` afterwards, if one is: of the moves of its folders, the innermost counts.
+    /// The old place of the original that is at `path` afterwards, if one is: of the moves of its folders, the
+    /// innermost counts.
     pub(super) fn old_place(&self, path: &EntryPath) -> Option<EntryPath> {
         map(&self.old_places, path, |above| self.created.contains(above))
     }
 
-    /// Where the original at `path` is afterwards, if nothing removes it.
+    /// The place afterwards of the original at `path`, if nothing removes it.
     pub(super) fn new_place(&self, path: &EntryPath) -> EntryPath {
         map(&self.new_places, path, |_| false).unwrap_or_else(|| path.clone())
     }

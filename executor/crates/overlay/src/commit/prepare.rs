@@ -1,4 +1,4 @@
-//! What happens before the steps: new contents are copied into the stashes, and originals that are kept elsewhere into the
+//! The work before the steps: new contents are copied into the stashes, and originals that are kept elsewhere into the
 //! store. All of it is on the disk before the first step, so a full disk changes nothing.
 
 use super::check::{Depth, check};

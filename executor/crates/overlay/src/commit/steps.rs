@@ -21,10 +21,10 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-/// How often two entries that other processes replace meanwhile are exchanged.
+/// The maximum number of times that two entries that other processes replace meanwhile are exchanged.
 const MAX_EXCHANGES: usize = 8;
 
-/// What runs the steps.
+/// Runs the steps.
 pub(super) struct Engine<'a> {
     pub(super) places: &'a Places<'a>,
     pub(super) disk: &'a Disk,

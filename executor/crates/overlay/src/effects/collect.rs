@@ -249,7 +249,7 @@ impl<'a> Collector<'a> {
         }
         let content = match before.kind {
             EntryKind::File => match self.hash_original(original, before) {
-                // Whoever may change its folder may remove a file without reading it.
+                // A process that may change its folder may remove a file without reading it.
                 Err(EffectsError::Original { source: Errno::ACCESS, .. }) => None,
                 other => other?,
             },
@@ -353,7 +353,7 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// What the program saw below an original folder: each folder before its entries.
+/// The originals that the program saw below an original folder: each folder before its entries.
 fn below<'a>(
     table: &'a Table,
     folder: &EntryPath,

@@ -86,7 +86,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
 
     /// Removes a content that no node has.
     pub(super) fn discard_content(&mut self, number: u64) {
-        // What remains is removed with the upper folder.
+        // A content that remains is removed with the upper folder.
         let _remains = self.upper.remove(number);
     }
 }
@@ -117,7 +117,8 @@ fn copy_content(from: &OwnedFd, to: &OwnedFd, size: u64) -> Result<()> {
 fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> Result<()> {
     let mut at = start;
     while at < end {
-        let (mut read_at, mut write_at) = (at, at);
+        let mut read_at = at;
+        let mut write_at = at;
         let length = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX).min(1 << 30);
         match copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length) {
             Ok(0) => return Ok(()),

@@ -1,4 +1,4 @@
-//! What the program has open: folders by a count, files by weak references to the handles that were given out.
+//! The open folders and files: folders by a count, files by weak references to the handles that were given out.
 
 use super::View;
 use crate::table::NodeId;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 /// The open handles of one node.
 #[derive(Debug)]
 pub(super) struct Live<F> {
-    /// How often the folder was opened and not closed.
+    /// The number of times that the folder was opened and not closed.
     pub(super) opens: usize,
     /// The original folder, while the folder is open.
     pub(super) lower: Option<Arc<OwnedFd>>,

@@ -57,7 +57,7 @@ enum Stage {
     DotDot,
     /// The names of the original folder, of which some have been read.
     Lower(VecDeque<ListedEntry>),
-    /// What only the program made, by position.
+    /// The entries that only the program made, by position.
     Made(VecDeque<(u64, Name)>),
 }
 

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// How a file is to be opened. A file that is neither read nor written is opened for reading.
+/// The way in which a file is to be opened. A file that is neither read nor written is opened for reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct How {
     /// The content will be read.
@@ -22,11 +22,11 @@ pub struct How {
     pub append: bool,
     /// The content is removed.
     pub truncate: bool,
-    /// What to do if there is no entry, or one.
+    /// The action if there is no entry, or one.
     pub create: Create,
 }
 
-/// What opening a file does if there is no entry of its name.
+/// The opening of a file if there is no entry of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Create {
     /// It fails with `ENOENT`.

@@ -19,7 +19,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         for id in &ids {
             self.take_attributes(*id)?;
         }
-        // What a folder contains was found after it, so later nodes are the inner ones.
+        // The entries of a folder were found after it, so later nodes are the inner ones.
         for id in ids.into_iter().rev() {
             self.drop_unchanged(id);
         }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 const THEIRS: &str = "what another process wrote";
 
-/// How another process changes a file.
+/// A change of a file by another process.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     /// It writes the file that has this name, or makes it.

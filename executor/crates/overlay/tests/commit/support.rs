@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 pub(super) const LIMITS: EffectsLimits = EffectsLimits { max_changes: 1000, max_hashed_bytes: 64 << 20 };
 
-/// Where files are in memory, so that a test need not wait for the disk; a mount of its own.
+/// The folder of files in memory, so that a test need not wait for the disk; a mount of its own.
 const MEMORY: &str = "/dev/shm";
 
 /// A time of the past in seconds, which the tests give to what they make.
@@ -25,7 +25,7 @@ pub(super) struct Fixture {
     _temporary: Vec<TempDir>,
 }
 
-/// What a test sees of an entry: its mode, and of a file its time and its content.
+/// The facts that a test sees of an entry: its mode, and of a file its time and its content.
 pub(super) type Snapshot = BTreeMap<PathBuf, (u32, Option<i64>, Vec<u8>)>;
 
 fn temporary(in_memory: bool) -> TempDir {

@@ -89,7 +89,7 @@ pub(super) enum Call {
         at: TimeCall,
         times: Times,
     },
-    /// Whether an entry is the open file.
+    /// Asks whether an entry is the open file.
     IsSame {
         folder: usize,
         name: OsString,
@@ -133,7 +133,7 @@ pub(super) enum Outcome {
     Is(bool),
 }
 
-/// What can be compared of the attributes of an entry.
+/// The attributes of an entry that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) kind: EntryKind,

@@ -16,7 +16,7 @@ const LIMITS: EffectsLimits = EffectsLimits { max_changes: 100_000, max_hashed_b
 /// The first second of times during the test.
 const NOW: i64 = 1_500_000_000;
 
-/// What has to be equal of an entry.
+/// The facts of an entry that have to be equal.
 type Comparable = (i64, Option<i64>, Option<Vec<u8>>, Option<OsString>);
 
 pub(super) fn check(seed: u64, folder: &Path, table: &Table, before: &Snapshot) {
@@ -64,7 +64,9 @@ fn compare(expected: &BTreeMap<PathBuf, Comparable>, actual: &BTreeMap<PathBuf, 
 
 fn comparable(top: &Path, snapshot: &Snapshot) -> BTreeMap<PathBuf, Comparable> {
     let of = |(path, (numbers, content, target)): (&PathBuf, &super::tree::Entry)| {
-        let (mode, modified, nanoseconds) = (numbers[3], numbers[5], numbers[6]);
+        let mode = numbers[3];
+        let modified = numbers[5];
+        let nanoseconds = numbers[6];
         let is_folder = mode & 0o170_000 == 0o040_000;
         // The commit gives no folder the set-group-id bit, which a plain one inherits, and takes no sticky bit from an
         // original that the program replaced by a folder of its own.

@@ -137,7 +137,8 @@ impl Overlay {
     }
 
     fn set_times(&mut self, at: &TimeCall, times: super::call::Times) -> Result<()> {
-        let (accessed, modified) = (times.accessed, times.modified);
+        let accessed = times.accessed;
+        let modified = times.modified;
         match at {
             TimeCall::Entry(folder, entry) => {
                 let folder = self.folder(*folder);
@@ -169,7 +170,8 @@ impl Overlay {
                 self.view().unlink(folder, &name(entry))?;
             }
             Call::Rename { folder, name: entry, to_folder, to } => {
-                let (folder, to_folder) = (self.folder(*folder), self.folder(*to_folder));
+                let folder = self.folder(*folder);
+                let to_folder = self.folder(*to_folder);
                 self.view().rename((folder, &name(entry)), (to_folder, &name(to)))?;
             }
             Call::Symlink { folder, name: entry, target } => {
@@ -221,7 +223,8 @@ impl Side for Overlay {
                 return self.view().read_link(folder, &name(entry)).map(Outcome::Target);
             }
             Call::IsSame { folder, name: entry, slot } => {
-                let (folder, node) = (self.folder(*folder), self.files[*slot].as_ref().unwrap().node);
+                let folder = self.folder(*folder);
+                let node = self.files[*slot].as_ref().unwrap().node;
                 let entry = self.view().lookup(folder, &name(entry))?;
                 return Ok(Outcome::Is(entry.identity == self.view().stat(node)?.identity));
             }

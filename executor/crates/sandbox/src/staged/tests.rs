@@ -407,7 +407,8 @@ async fn a_guest_sees_the_same_whether_its_changes_are_kept_apart_or_not() {
         for path in ["", "/d", "/d/sub", "/empty", "/new", "/d/new"] {
             let flags = PathFlags::SYMLINK_FOLLOW;
             let path = format!(".{path}");
-            let (open, read) = (OpenFlags::DIRECTORY, DescriptorFlags::READ);
+            let open = OpenFlags::DIRECTORY;
+            let read = DescriptorFlags::READ;
             let mut lists = Vec::new();
             for guest in [&mut direct, &mut staged] {
                 let root = guest.fd(0);

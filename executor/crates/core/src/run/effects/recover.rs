@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
-/// What the journal says of the changes of a run.
+/// The state of the changes of a run, as the journal tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     /// They are in force.

@@ -33,7 +33,7 @@ pub(super) struct RunRoots {
     named: Vec<NamedRoot>,
 }
 
-/// What the paths in one of the folders are checked against and called by.
+/// The granted part that paths in one of the folders are checked against, and the name that they are called by.
 struct NamedRoot {
     guest: String,
     /// The granted part; `None` once the run has ended.

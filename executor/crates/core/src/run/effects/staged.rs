@@ -150,7 +150,7 @@ impl AppliedChanges {
     fn settle_after(mut self, error: &CommitError) -> Result<Self, String> {
         let reason = self.roots.describe_commit_error(error);
         match settle(self.folders()) {
-            // What failed came after the last step.
+            // The failure came after the last step.
             Ok(Recovered::Committed) => Ok(self),
             Ok(Recovered::Unchanged) => {
                 self.folder.fate = Fate::Removed;

@@ -33,7 +33,8 @@ fn folder(entries: &[(&str, Option<u64>)]) -> serde_json::Value {
 }
 
 fn node(id: u64, kind: serde_json::Value, origin: serde_json::Value) -> serde_json::Value {
-    let (mode, time) = (0o755, serde_json::Value::Null);
+    let mode = 0o755;
+    let time = serde_json::Value::Null;
     serde_json::json!({
         "id": id, "kind": kind, "origin": origin, "mode": mode, "modified": time, "accessed": time, "changed": time,
     })
