@@ -8,6 +8,7 @@ use super::plan::SET_GROUP_ID;
 use super::{CommitError, io_error};
 use crate::places::open_regular;
 use crate::seen::{EntryKind, FileTime, Seen, stat_at};
+use crate::upper::Upper;
 use rustix::fs::{Mode, OFlags, SeekFrom, fgetxattr, flistxattr, openat, readlinkat, seek};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, OsString};
@@ -154,18 +155,23 @@ fn carry_xattrs(disk: &Disk, original: &File, copy: &File) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Gives a new entry the group of the folder that it is made for, if that folder wants it; the mode is set later.
+/// Gives a new entry to the user of the run, who owns the upper folder, and to the group of the folder that it is made for,
+/// if that folder wants it; the mode is set later.
 ///
 /// Returns the bit that a new folder gets from it.
-pub(super) fn inherit_group(
+pub(super) fn give_to_user(
     disk: &Disk,
+    upper: &Upper,
     anchor: &rustix::fs::Statx,
     entry: &File,
 ) -> Result<u32, CommitError> {
+    let user = stat_at(upper.dir(), "").map_err(io_error("look at the upper folder"))?;
+    let is = stat_at(entry, "").map_err(io_error("look at a new entry"))?;
     let inherited = u32::from(anchor.stx_mode) & SET_GROUP_ID;
-    if inherited != 0 {
-        disk.set_owner(entry, None, Some(anchor.stx_gid))
-            .map_err(io_error("give a new entry its folder's group"))?;
+    let owner = (user.stx_uid != is.stx_uid).then_some(user.stx_uid);
+    let group = if inherited == 0 { owner.and(Some(user.stx_gid)) } else { Some(anchor.stx_gid) };
+    if owner.is_some() || group.is_some() {
+        disk.set_owner(entry, owner, group).map_err(io_error("give a new entry to the run's user"))?;
     }
     Ok(inherited)
 }

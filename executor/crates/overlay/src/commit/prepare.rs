@@ -2,7 +2,7 @@
 //! store. All of it is on the disk before the first step, so a full disk changes nothing.
 
 use super::check::{Depth, check};
-use super::copy::{carry_owner, copy_content, copy_entry, inherit_group, set_mtime};
+use super::copy::{carry_owner, copy_content, copy_entry, give_to_user, set_mtime};
 use super::log::{Event, Held, Side};
 use super::plan::{Identity, Item, NEW_FOLDER_MODE, StagedEntry, Staging};
 use super::stash::{Stashes, item_name, kept_items, make_kept, make_own};
@@ -56,7 +56,7 @@ impl Prepared<'_> {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let folder = openat(stash, &name, flags, Mode::empty()).map_err(io_error("open a folder"))?;
                 let folder = File::from(folder);
-                let inherited = self.inherit_group(&staging.anchor, &folder)?;
+                let inherited = self.give_to_user(&staging.anchor, &folder)?;
                 self.disk
                     .set_mode(&folder, NEW_FOLDER_MODE | inherited)
                     .map_err(io_error("set the mode of a folder"))
@@ -95,15 +95,15 @@ impl Prepared<'_> {
                 let (original, _) = self.places.open_file(original).map_err(io_error("open an original"))?;
                 carry_owner(self.disk, &original, &file)?;
             }
-            None => drop(self.inherit_group(anchor, &file)?),
+            None => drop(self.give_to_user(anchor, &file)?),
         }
         self.disk.set_mode(&file, mode).map_err(io_error("set the mode of a file"))?;
         set_mtime(self.disk, stash, name, mtime)
     }
 
-    fn inherit_group(&self, anchor: &EntryPath, entry: &File) -> Result<u32, CommitError> {
+    fn give_to_user(&self, anchor: &EntryPath, entry: &File) -> Result<u32, CommitError> {
         let anchor = self.places.stat(anchor).map_err(io_error("look at a folder"))?;
-        inherit_group(self.disk, &anchor, entry)
+        give_to_user(self.disk, self.folders.upper, &anchor, entry)
     }
 
     /// Copies what is kept in the store back into the roots' own stashes.

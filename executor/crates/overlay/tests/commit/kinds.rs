@@ -321,6 +321,26 @@ fn holes_stay_holes() {
     }
 }
 
+/// A server that is root commits the changes of runs that have another user.
+#[test]
+fn a_new_entry_belongs_to_the_user_of_the_run() {
+    let fixture = Fixture::new();
+    let user = 12;
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || std::os::unix::fs::chown(fixture.upper_path(""), Some(user), Some(user)).is_err() {
+        return;
+    }
+    let effects = fixture.effects(&fixture.run(|guest| {
+        guest.make_folder("d/new");
+        guest.write("d/new/file", "1");
+    }));
+    fixture.commit(&effects.unwrap(), &Disk::new()).unwrap();
+    for path in ["d/new", "d/new/file"] {
+        let metadata = fixture.path(path).metadata().unwrap();
+        assert_eq!([metadata.uid(), metadata.gid()], [user; 2], "{path}");
+    }
+}
+
 #[test]
 fn a_new_entry_gets_the_group_of_its_folder() {
     let fixture = Fixture::new();
