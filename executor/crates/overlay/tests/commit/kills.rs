@@ -1,9 +1,8 @@
 //! A process that ends before each of its calls that change something.
 
 use super::stride;
-use super::support::{Fixture, Snapshot};
+use super::support::{Fixture, Snapshot, interrupt};
 use a2g_overlay::{Disk, Effects, Recovered};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -96,17 +95,6 @@ fn a_kill_before_any_call_leaves_all_or_nothing() {
         println!("{commit_calls} calls of a commit, {undo_calls} of an undo; nothing or all: {outcomes:?}");
         assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
     }
-}
-
-/// Runs something that panics before a call; `true` if it got that far.
-fn interrupt(call: u64, act: impl FnOnce(&Disk)) -> bool {
-    let disk = Disk::with_hook(move |number| {
-        if number == call {
-            std::panic::resume_unwind(Box::new(()));
-        }
-        None
-    });
-    catch_unwind(AssertUnwindSafe(|| act(&disk))).is_err()
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Programs that do anything, whose commits and undos are interrupted anywhere.
 
 use super::stride;
-use super::support::{Fixture, Guest, OLD, name};
+use super::support::{Fixture, Guest, OLD, interrupt, name};
 use a2g_overlay::{Create, Disk, FileTime, How, NewTime, NodeId, Recovered};
 use rustix::io::Errno;
 use std::os::unix::fs::FileExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const NAMES: [&str; 9] = ["a", "b", "d", "sub", "gone", "inner", "moved", "deep", "1"];
 const MAX_CALLS: u64 = 40;
@@ -58,17 +57,6 @@ fn call(guest: &mut Guest, random: &mut Random) -> Result<(), Errno> {
             guest.view.rename((parent, &leaf), (other, &name(random.name())))
         }
     }
-}
-
-/// Runs something that ends before a call; `true` if it got that far.
-fn interrupt(call: u64, act: impl FnOnce(&Disk)) -> bool {
-    let disk = Disk::with_hook(move |number| {
-        if number == call {
-            std::panic::resume_unwind(Box::new(()));
-        }
-        None
-    });
-    catch_unwind(AssertUnwindSafe(|| act(&disk))).is_err()
 }
 
 /// Returns the number of changes.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -315,4 +316,15 @@ pub(super) fn change_everything(guest: &mut Guest) {
     guest.write("d/x", "replaced\n");
     guest.write("new/gone", "made and removed");
     guest.remove("new/gone");
+}
+
+/// Runs something that ends before a call; `true` if it got that far.
+pub(super) fn interrupt(call: u64, act: impl FnOnce(&Disk)) -> bool {
+    let disk = Disk::with_hook(move |number| {
+        if number == call {
+            std::panic::resume_unwind(Box::new(()));
+        }
+        None
+    });
+    catch_unwind(AssertUnwindSafe(|| act(&disk))).is_err()
 }
