@@ -925,6 +925,8 @@ pub enum FileEffects {
     Direct,
     /// All changes take effect together after a successful run. Any other end leaves none of them.
     Atomic,
+    /// The changes of a successful run wait until somebody commits or discards them. Any other end leaves none of them.
+    Staged,
 }
 
 impl FileEffects {
@@ -948,6 +950,9 @@ impl FileEffects {
             Self::Atomic => {
                 "all file changes take effect together after a successful run, and any other end leaves none of them"
             }
+            Self::Staged => {
+                "the file changes of a successful run wait for a decision, and any other end leaves none of them"
+            }
         }
     }
 
@@ -956,7 +961,7 @@ impl FileEffects {
     pub fn is_direct(self) -> bool {
         match self {
             Self::Direct => true,
-            Self::Atomic => false,
+            Self::Atomic | Self::Staged => false,
         }
     }
 
@@ -976,6 +981,7 @@ mod tests {
         assert!(FileEffects::VARIANTS.is_sorted() && FileEffects::default().is_direct());
         assert_eq!(FileEffects::Direct.unless_direct(), None);
         assert_eq!(FileEffects::Atomic.unless_direct(), Some(FileEffects::Atomic));
+        assert_eq!(FileEffects::Staged.unless_direct(), Some(FileEffects::Staged));
         for effects in FileEffects::VARIANTS {
             assert_eq!(FileEffects::parse(effects.as_str()), Some(*effects));
             assert_eq!(serde_json::to_value(effects).unwrap(), effects.as_str());

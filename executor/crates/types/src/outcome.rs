@@ -26,6 +26,8 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Status {
     /// The tool ran and reported success.
     Success,
+    /// The tool ran and reported success, and its file changes wait for a decision. They are not in force.
+    Staged,
     /// The tool ran and failed, or a limit other than time ended the run.
     Failure,
     /// The deadline ended the run.
@@ -87,6 +89,8 @@ impl AbortReason {
 pub enum End {
     /// The tool returned a result.
     Returned(JsonText),
+    /// The tool returned a result, and its file changes wait for a decision. They are not in force.
+    Staged(JsonText),
     /// The tool returned an error of its own.
     ToolError {
         /// The tool's error code.
@@ -119,8 +123,8 @@ pub enum End {
     NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
-    /// The tool returned a result, but its file changes could not take effect together, so none of them did. The text is
-    /// the reason.
+    /// The file changes of a run, or of a decision on one, could not take effect together, so none of them did. The text
+    /// is the reason.
     NotCommitted(String),
     /// A limit ended the run.
     LimitReached(#[serde(deserialize_with = "Limit::deserialize_ending")] Limit),
@@ -132,7 +136,7 @@ impl End {
     /// The result of a successful run.
     #[must_use]
     pub fn result(&self) -> Option<&JsonText> {
-        if let Self::Returned(result) = self { Some(result) } else { None }
+        if let Self::Returned(result) | Self::Staged(result) = self { Some(result) } else { None }
     }
 
     /// The reason why a run was stopped from outside.
@@ -146,6 +150,7 @@ impl End {
     pub fn status(&self) -> Status {
         match self {
             Self::Returned(_) => Status::Success,
+            Self::Staged(_) => Status::Staged,
             Self::ToolError { .. }
             | Self::Exited { .. }
             | Self::ResultNotJson
@@ -466,13 +471,142 @@ pub struct NetworkUsage {
     pub contacted_truncated: bool,
 }
 
-/// The file changes of a run that took effect together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Maximum number of changes of one run that its report lists.
+pub const MAX_SHOWN_CHANGES: usize = 1_000;
+/// Maximum size in bytes of all texts of one list of changes: paths, targets of links and differences.
+pub const MAX_SHOWN_BYTES: usize = 64 * 1024;
+
+/// The file changes of a run that took effect together, or that wait for a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChanges {
     /// The number of changed files, folders and links.
     pub count: u64,
     /// The hash of all changes, and of the state of the originals that they rely on.
     pub digest: Digest,
+    /// The first changes of a staged run, as a person sees them before a decision: deletions and renames come first. Empty
+    /// for any other run.
+    pub shown: Vec<ShownChange>,
+}
+
+impl FileChanges {
+    /// The number of changes that are not among the shown ones.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.count.saturating_sub(u64::try_from(self.shown.len()).unwrap_or(u64::MAX))
+    }
+}
+
+/// One change of a file, folder or link, as a person sees it before a decision.
+///
+/// The paths are guest paths. What a person could not see in a text is escaped in it, and bytes that are not UTF-8 are
+/// `\xNN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownChange {
+    /// The kind of the change.
+    pub kind: ChangeWord,
+    /// The kind of the changed entry.
+    pub entry: EntryWord,
+    /// The path of the entry after the change.
+    pub path: String,
+    /// The path before the change, of a renamed entry.
+    pub from: Option<String>,
+    /// The size before the change, of a file that existed.
+    pub bytes_before: Option<u64>,
+    /// The size after the change, of a file that exists then.
+    pub bytes_after: Option<u64>,
+    /// The permissions before the change, if it changes them.
+    pub mode_before: Option<u32>,
+    /// The permissions after the change, if it changes them.
+    pub mode_after: Option<u32>,
+    /// The target of a created link.
+    pub target: Option<String>,
+    /// The difference of a text, as unified hunks.
+    pub diff: Option<String>,
+    /// The changed ranges of a file that is no text.
+    pub ranges: Vec<ChangedRange>,
+    /// `true` if `diff` or `ranges` lacks a part of the difference.
+    pub is_diff_cut: bool,
+}
+
+/// A range of bytes that a change replaces by others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangedRange {
+    /// The offset of the range in both contents.
+    pub start: u64,
+    /// The number of replaced bytes.
+    pub old_bytes: u64,
+    /// The number of bytes in their place.
+    pub new_bytes: u64,
+}
+
+/// The kind of a change, in the order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum ChangeWord {
+    /// The entry is deleted.
+    Deleted,
+    /// The entry gets another path.
+    Renamed,
+    /// The entry is created.
+    Created,
+    /// The content of the entry is changed.
+    Changed,
+    /// Only the permissions or times of the entry are changed.
+    Attributes,
+}
+
+impl ChangeWord {
+    /// The name used on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The kind of a changed entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum EntryWord {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link.
+    Link,
+    /// Any other entry, such as a socket.
+    Other,
+}
+
+impl EntryWord {
+    /// The name used on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The state of the file changes of a run that held them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum ChangeState {
+    /// They wait for a decision, and are not in force.
+    Waiting,
+    /// They are in force, and can be undone.
+    InForce,
+    /// They are in force, and can no longer be undone.
+    Kept,
+    /// They were discarded, and are not in force.
+    Discarded,
+    /// They were undone, and are no longer in force.
+    Undone,
+}
+
+impl ChangeState {
+    /// The name used on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// The effective limits, read back from the live store, and the denials.
@@ -496,7 +630,8 @@ pub struct Usage {
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The time at which file changes take effect, with the layer that set it.
     pub effects: Bound<FileEffects>,
-    /// The file changes that took effect together; `None` if each took effect at once, or none did.
+    /// The file changes that took effect together or wait for a decision; `None` if each took effect at once, or there
+    /// are none.
     pub changes: Option<FileChanges>,
     /// The budgets for other host resources.
     pub budgets: Budgets,
@@ -531,6 +666,8 @@ pub enum NestedEnd {
     Refused,
     /// As [`Status::Success`].
     Success,
+    /// As [`Status::Staged`].
+    Staged,
     /// As [`Status::Failure`].
     Failure,
     /// As [`Status::Timeout`].
@@ -551,6 +688,7 @@ impl From<Status> for NestedEnd {
     fn from(status: Status) -> Self {
         match status {
             Status::Success => Self::Success,
+            Status::Staged => Self::Staged,
             Status::Failure => Self::Failure,
             Status::Timeout => Self::Timeout,
             Status::Aborted => Self::Aborted,
@@ -647,6 +785,49 @@ pub struct Receipt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_names_on_the_wire_are_these() {
+        fn names<T: Copy + VariantArray + Into<&'static str>>() -> Vec<&'static str> {
+            T::VARIANTS.iter().map(|variant| (*variant).into()).collect()
+        }
+        assert_eq!(names::<Status>(), ["SUCCESS", "STAGED", "FAILURE", "TIMEOUT", "ABORTED"]);
+        assert_eq!(names::<ChangeWord>(), ["deleted", "renamed", "created", "changed", "attributes"]);
+        assert_eq!(names::<EntryWord>(), ["file", "folder", "link", "other"]);
+        assert_eq!(names::<ChangeState>(), ["waiting", "in_force", "kept", "discarded", "undone"]);
+        for status in Status::VARIANTS {
+            assert_eq!(NestedEnd::from(*status).as_str(), status.as_str());
+        }
+    }
+
+    #[test]
+    fn a_staged_run_has_a_result_and_a_status_of_its_own() {
+        let result = JsonText::null();
+        let staged = End::Staged(result.clone());
+        assert_eq!((staged.result(), staged.status()), (Some(&result), Status::Staged));
+        assert_eq!(staged.abort_reason(), None);
+    }
+
+    #[test]
+    fn changes_beyond_the_shown_ones_are_counted() {
+        let shown = ShownChange {
+            kind: ChangeWord::Deleted,
+            entry: EntryWord::File,
+            path: "/workspace/a".to_owned(),
+            from: None,
+            bytes_before: Some(1),
+            bytes_after: None,
+            mode_before: None,
+            mode_after: None,
+            target: None,
+            diff: None,
+            ranges: vec![],
+            is_diff_cut: false,
+        };
+        let changes = FileChanges { count: 3, digest: Digest([0; 32]), shown: vec![shown] };
+        assert_eq!(changes.left_out(), 2);
+        assert_eq!(FileChanges { count: 0, ..changes }.left_out(), 0);
+    }
 
     #[test]
     fn memory_and_duration_are_rounded_up() {
