@@ -24,7 +24,7 @@ pub fn describe_failure(outcome: &Outcome) -> String {
 pub fn describe(outcome: &Outcome) -> Option<String> {
     let Outcome { end, output: _, metrics: _, usage } = outcome;
     match end {
-        End::Returned(_) => None,
+        End::Returned(_) | End::Staged(_) => None,
         End::ToolError { code, message, detail: _ } => Some(format!(
             "the tool failed with `{}`: {}{}{}{}{}",
             escape_guest_text(code),
@@ -80,6 +80,7 @@ pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
         }
         End::LimitReached(limit) => json!({ "status": status, "ran": true, "limit": limit.as_str() }),
         End::Returned(_)
+        | End::Staged(_)
         | End::ResultNotJson
         | End::Trapped(_)
         | End::NotStarted(_)

@@ -10,8 +10,8 @@ use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, ClaimedLimits, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    Artifact, CallUsage, Contact, Denial, DenialReason, FileChanges, GrantedArea, HostRule, LogLevel,
-    LogLine, NestedCall, NestedEnd, NetworkUsage, Progress,
+    Artifact, CallUsage, ChangeWord, ChangedRange, Contact, Denial, DenialReason, EntryWord, FileChanges,
+    GrantedArea, HostRule, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Progress, ShownChange,
 };
 use a2g_types::tool::{CallTargets, Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -173,8 +173,62 @@ fn nest(receipt: &mut Receipt) {
         max_calls: Bound { value: 1000, layer: Layer::Tool },
         max_parallel: Bound { value: 8, layer: Layer::Executor },
         count: 7,
-        calls: (1..).zip(NestedEnd::VARIANTS).map(call).collect(),
+        // `stage` has the end that was added later.
+        calls: (1..)
+            .zip(NestedEnd::VARIANTS.iter().filter(|end| **end != NestedEnd::Staged))
+            .map(call)
+            .collect(),
     });
+}
+
+/// A run whose changes of each kind wait, and that made a call whose changes wait.
+fn stage(receipt: &mut Receipt) {
+    let change = |kind| ShownChange {
+        kind,
+        entry: EntryWord::File,
+        path: "/a".into(),
+        from: None,
+        bytes_before: None,
+        bytes_after: None,
+        mode_before: None,
+        mode_after: None,
+        target: None,
+        diff: None,
+        ranges: Vec::new(),
+        is_diff_cut: false,
+    };
+    let full = ShownChange {
+        from: Some("/b".into()),
+        bytes_before: Some(1),
+        bytes_after: Some(2),
+        mode_before: Some(0o600),
+        mode_after: Some(0o644),
+        target: Some("c".into()),
+        diff: Some("@@ -1 +1 @@\n-a\n+b\n".into()),
+        ranges: vec![ChangedRange { start: 1, old_bytes: 2, new_bytes: 3 }],
+        is_diff_cut: true,
+        ..change(ChangeWord::Renamed)
+    };
+    let entries = EntryWord::VARIANTS.iter().map(|entry| ShownChange { entry: *entry, ..full.clone() });
+    let kinds = ChangeWord::VARIANTS.iter().map(|kind| change(*kind));
+    let shown = kinds.chain(entries).collect();
+    let call = NestedCall {
+        ordinal: 1,
+        tool: "read_file".into(),
+        intent: receipt.intent.nested(1),
+        decision: Some(Decision::Approved),
+        end: NestedEnd::Staged,
+        duration: StdDuration::from_micros(2500),
+    };
+    receipt.calls = Some(CallUsage {
+        max_calls: Bound { value: 1000, layer: Layer::Tool },
+        max_parallel: Bound { value: 8, layer: Layer::Executor },
+        count: 1,
+        calls: vec![call],
+    });
+    receipt.outcome.end = End::Staged(json!({ "n": 1.5e-7 }).into());
+    receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::StandingPolicy };
+    receipt.outcome.usage.changes = Some(FileChanges { count: 10, digest: Digest([2; 32]), shown });
 }
 
 fn full() -> Receipt {
@@ -251,12 +305,13 @@ fn stored_texts_are_stable() {
     golden.check_receipt("full", &full());
     let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
     golden.check_receipt("missing-roots", &missing_roots);
-    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]) });
+    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]), shown: Vec::new() });
     let committed = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
         receipt.outcome.usage.changes = changes;
     });
     golden.check_receipt("committed", &committed);
+    golden.check_receipt("staged", &receipt_with(stage));
     golden.check_receipt("nested", &receipt_with(nest));
     for (name, expires_at) in
         [("signed", None), ("signed/expiry", Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)))]

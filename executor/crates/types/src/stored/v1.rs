@@ -86,6 +86,7 @@ optional_twin!(optional_signature, tool::ToolSignature, "ToolSignature");
 optional_twin!(optional_targets, tool::CallTargets, "CallTargets");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
+list!(byte_ranges, outcome::ChangedRange, "ChangedRange");
 list!(call_targets, limit::Bound<tool::CallTargets>, "BoundTargets");
 list!(contacts, outcome::Contact, "Contact");
 list!(denials, outcome::Denial, "Denial");
@@ -94,6 +95,7 @@ list!(host_rules, outcome::HostRule, "HostRule");
 list!(log_lines, outcome::LogLine, "LogLine");
 list!(nested_calls, outcome::NestedCall, "NestedCall");
 list!(patterns, limit::Bound<String>, "Bound");
+list!(shown_changes, outcome::ShownChange, "ShownChange");
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "outcome::Receipt")]
@@ -182,6 +184,7 @@ enum NestedEnd {
     Pending,
     Refused,
     Success,
+    Staged,
     Failure,
     Timeout,
     Aborted,
@@ -213,6 +216,7 @@ struct Outcome {
 #[serde(remote = "outcome::End")]
 enum End {
     Returned(JsonText),
+    Staged(JsonText),
     ToolError { code: String, message: String, detail: Option<Value> },
     Exited { code: i32, stderr_tail: String },
     ResultNotJson,
@@ -343,6 +347,63 @@ struct FileChanges {
     count: u64,
     #[serde(with = "as_hexadecimal")]
     digest: tool::Digest,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "shown_changes")]
+    shown: Vec<outcome::ShownChange>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::ShownChange")]
+struct ShownChange {
+    #[serde(with = "ChangeWord")]
+    kind: outcome::ChangeWord,
+    #[serde(with = "EntryWord")]
+    entry: outcome::EntryWord,
+    path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_before: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_after: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode_before: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode_after: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    diff: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "byte_ranges")]
+    ranges: Vec<outcome::ChangedRange>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_diff_cut: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::ChangeWord")]
+enum ChangeWord {
+    Deleted,
+    Renamed,
+    Created,
+    Changed,
+    Attributes,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::EntryWord")]
+enum EntryWord {
+    File,
+    Folder,
+    Link,
+    Other,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::ChangedRange")]
+struct ChangedRange {
+    start: u64,
+    old_bytes: u64,
+    new_bytes: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -406,6 +467,7 @@ struct BoundEffects {
 enum FileEffects {
     Direct,
     Atomic,
+    Staged,
 }
 
 /// The effects of a record that does not name them: no layer has set narrower ones than the executor's own.
