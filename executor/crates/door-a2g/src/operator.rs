@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// The maximum time of a call. An answer waits for the journal's disk.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum time of a decision on file changes, which may copy many gigabytes.
+const DECISION_TIMEOUT: Duration = Duration::from_mins(30);
 /// The path of the A2G door, for a URL without one.
 const PATH: &str = "/jsonrpc";
 
@@ -50,12 +52,12 @@ pub enum OperatorClientError {
         advice: &'static str,
     },
     /// The executor cannot be reached, or its answer is lost.
-    #[error(
-        "`{url}` cannot be reached, or did not answer: list the stops to see if the call was carried out"
-    )]
+    #[error("`{url}` cannot be reached, or did not answer{advice}")]
     Unreachable {
         /// The URL of the call.
         url: String,
+        /// The way to see if the call was carried out.
+        advice: &'static str,
         /// The error of the connection.
         source: ClientError,
     },
@@ -106,7 +108,7 @@ impl OperatorClient {
             headers.insert(AUTHORIZATION, read_token(path)?);
         }
         let client = HttpClientBuilder::default()
-            .request_timeout(CALL_TIMEOUT)
+            .request_timeout(DECISION_TIMEOUT)
             .set_headers(headers)
             .with_custom_cert_store(tls)
             .build(&url)
@@ -114,7 +116,8 @@ impl OperatorClient {
         Ok(Self { url, client })
     }
 
-    /// Calls a method, once. Returns its result.
+    /// Calls a method, once. Returns its result. An answer has to arrive within 30 seconds, that to a decision on file
+    /// changes within 30 minutes.
     ///
     /// # Errors
     /// [`OperatorClientError`], also if the executor refuses the call.
@@ -123,10 +126,12 @@ impl OperatorClient {
         method: &str,
         params: Box<RawValue>,
     ) -> Result<Box<RawValue>, OperatorClientError> {
-        self.client.request(method, EncodedParams(params)).await.map_err(|error| self.explain(error))
+        let call = self.client.request(method, EncodedParams(params));
+        let answer = tokio::time::timeout(timeout_of(method), call).await;
+        answer.unwrap_or(Err(ClientError::RequestTimeout)).map_err(|error| self.explain(method, error))
     }
 
-    fn explain(&self, error: ClientError) -> OperatorClientError {
+    fn explain(&self, method: &str, error: ClientError) -> OperatorClientError {
         let url = self.url.clone();
         if let ClientError::Call(refusal) = &error {
             return OperatorClientError::Refused(refusal.message().to_owned());
@@ -134,16 +139,35 @@ impl OperatorClient {
         if let ClientError::Transport(transport) = &error
             && let Some(TransportError::Rejected { status_code }) = transport.downcast_ref()
         {
-            return OperatorClientError::Status { url, status: *status_code, advice: advice(*status_code) };
+            let advice = status_advice(*status_code);
+            return OperatorClientError::Status { url, status: *status_code, advice };
         }
-        OperatorClientError::Unreachable { url, source: error }
+        OperatorClientError::Unreachable { url, advice: lost_advice(method), source: error }
+    }
+}
+
+fn timeout_of(method: &str) -> Duration {
+    match method {
+        "a2g/commit" | "a2g/discard" | "a2g/undo" => DECISION_TIMEOUT,
+        _other => CALL_TIMEOUT,
+    }
+}
+
+/// The way to see if a call without an answer was carried out.
+fn lost_advice(method: &str) -> &'static str {
+    match method {
+        "a2g/stop" | "a2g/resume" => ": list the stops to see if the call was carried out",
+        "a2g/commit" | "a2g/discard" | "a2g/undo" => {
+            ": `a2g-executor effects show` says if the decision was carried out, which goes on without its caller"
+        }
+        _other => "",
     }
 }
 
 /// The change to make for an HTTP status.
-fn advice(status: u16) -> &'static str {
+fn status_advice(status: u16) -> &'static str {
     match status {
-        401 => ": name the file with an operator's token, by `--token-file`; a token may have expired",
+        401 => ": name the file with your token, by `--token-file`; a token may have expired",
         400 => ": if the server has `server.tls`, plain http is refused: use an `https` URL",
         404 | 405 => ": the path of an executor is `/jsonrpc`",
         _other => "",
