@@ -20,6 +20,7 @@ mod mcp;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod page;
+mod remote;
 mod run;
 mod serve;
 mod stop;

@@ -5,10 +5,7 @@ use super::arguments::{ExecutorAddress, ResumeCommand, StopCommand, TargetOption
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
 use super::output::{note, one_line, print};
-use a2g_door_a2g::{OperatorClient, OperatorClientError};
-use a2g_sandbox::egress::client_config;
-use a2g_types::error_chain::ErrorChain;
-use a2g_types::fault::Fault;
+use super::remote::{call, member, options, unreadable};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_wire::a2g::{decode, encode};
@@ -52,36 +49,6 @@ pub(super) fn resume(arguments: ResumeCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Calls a method of the executor, and returns its result.
-fn call(address: &ExecutorAddress, method: &str, params: Box<RawValue>) -> anyhow::Result<Box<RawValue>> {
-    let ExecutorAddress { url, token_file, ca_file } = address;
-    let tls = client_config(ca_file.as_deref())
-        .map_err(|error| UsageError(format!("`--ca-file`: {}", ErrorChain(&error))))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The client is made inside the runtime, because its timers belong to it.
-    let result = runtime
-        .block_on(async { OperatorClient::new(url, token_file.as_deref(), tls)?.call(method, params).await });
-    result.map_err(
-        |error: OperatorClientError| {
-            if error.is_usage() { UsageError(error.to_string()).into() } else { error.into() }
-        },
-    )
-}
-
-/// The options with which another command reaches the same executor as the same caller.
-fn options(ExecutorAddress { url, token_file, ca_file }: &ExecutorAddress) -> String {
-    let mut options = String::new();
-    if *url != ExecutorAddress::default_url() {
-        options.push_str(&format!(" --url {}", one_line(url)));
-    }
-    for (name, file) in [("--token-file", token_file), ("--ca-file", ca_file)] {
-        if let Some(file) = file {
-            options.push_str(&format!(" {name} {}", one_line(file.display().to_string())));
-        }
-    }
-    options
-}
-
 fn parse_target(target: TargetOptions) -> Result<StopTarget, UsageError> {
     let TargetOptions { agent, tool, all } = target;
     match (agent, tool, all) {
@@ -98,11 +65,6 @@ fn parse_target(target: TargetOptions) -> Result<StopTarget, UsageError> {
     }
 }
 
-fn member(result: &RawValue, name: &str) -> anyhow::Result<Value> {
-    let result: Value = serde_json::from_str(result.get())?;
-    Ok(result.get(name).cloned().unwrap_or_default())
-}
-
 /// Prints the stops in force.
 fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
     if json {
@@ -110,7 +72,7 @@ fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
         print(serde_json::to_string_pretty(&stops)?);
         return Ok(());
     }
-    let stops = decode::stops_result(result.get()).map_err(|fault| anyhow!("{}", describe(&fault)))?;
+    let stops = decode::stops_result(result.get()).map_err(|fault| unreadable("list of stops", &fault))?;
     let mut listing = Listing::new(&["target", "since", "by", "reason"]);
     let here = LocalTime::read();
     for Stop { target, reason, by, since } in &stops {
@@ -120,13 +82,4 @@ fn show(result: &RawValue, json: bool) -> anyhow::Result<()> {
     }
     listing.show(std::io::stdout());
     Ok(())
-}
-
-/// The message for an answer that this version cannot read.
-fn describe(fault: &Fault) -> String {
-    let mut at = String::new();
-    if let Fault::InvalidParams { pointer, .. } = fault {
-        at = format!("`{pointer}`: ");
-    }
-    format!("the executor's list of stops cannot be read: {at}{}", fault.sentence())
 }
