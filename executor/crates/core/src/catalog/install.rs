@@ -8,7 +8,7 @@ use super::tools_folder::ToolsFolder;
 use super::trust::{PackageFiles, SIGNATURES_FILE, check_rollback, check_trust};
 use super::{
     Cache, CatalogError, CompileJob, Compiled, Definitions, Installation, MAX_MODULE_BYTES, ModuleFacts,
-    Opened, Tool, ToolBuilder, Update, assemble, load_or_build, open_tool,
+    Opened, Tool, ToolBuilder, Update, assemble, load_or_build, open_tool, parse_tool_name,
 };
 use a2g_govern::ToolTrust;
 use a2g_types::ident::ToolName;
@@ -87,7 +87,7 @@ fn check_replacing(
         load_or_build(&name, digest, &job, cache, Some(build), &trusted)?.ok_or_else(not_built)?;
     let manifest = match (manifest, &described) {
         (Some(manifest), _) => manifest,
-        (None, Some(described)) => ToolManifest::from_description(ToolName::parse(&described[0])?, described),
+        (None, Some(described)) => ToolManifest::from_description(parse_tool_name(&described[0])?, described),
         (None, None) => {
             return Err(CatalogError::Module(format!(
                 "a bare module must be a typed tool: to add a command, put it in a folder with a `{FILE}` and add the folder"

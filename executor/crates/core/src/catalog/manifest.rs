@@ -2,7 +2,7 @@
 
 use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
-use super::{CatalogError, Schema};
+use super::{CatalogError, Schema, parse_tool_name};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::limit_keys::{self, LimitKeys};
@@ -248,7 +248,7 @@ impl ToolManifest {
         let capabilities = capabilities.check()?;
         let examples = example::check_all(examples, capabilities.filesystem)?;
         Ok(Self {
-            name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
+            name: parse_tool_name(&name).map_err(|error| format!("`name`: {error}"))?,
             title,
             version,
             description,
@@ -431,12 +431,14 @@ error = "nobody"
             ("", FileEffects::Direct, false),
             ("effects = \"direct\"", FileEffects::Direct, false),
             ("effects = \"atomic\"", FileEffects::Atomic, true),
+            ("effects = \"staged\"", FileEffects::Staged, true),
         ] {
             let text = COMMAND.replace("max_memory_mb = 8", line);
             let manifest = ToolManifest::parse(&text).unwrap();
             assert_eq!(manifest.capabilities.effects, effects, "{text}");
             let written = manifest.to_toml().unwrap();
-            assert_eq!(written.contains("effects = \"atomic\""), is_written, "{written}");
+            let narrower = format!("effects = \"{}\"", effects.as_str());
+            assert_eq!(written.contains(&narrower), is_written, "{written}");
             assert_eq!(written.contains("effects"), is_written, "{written}");
             assert_eq!(ToolManifest::parse(&written).unwrap(), manifest);
         }
@@ -454,7 +456,8 @@ error = "nobody"
             (COMMAND.replace("max_memory_mb = 8", "max_calls = 0"), calls),
             (COMMAND.replace("max_memory_mb = 8", "max_calls = 100001"), calls),
             (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
-            (COMMAND.replace("max_memory_mb = 8", "effects = \"later\""), "`direct` or `atomic`"),
+            (COMMAND.replace("max_memory_mb = 8", "effects = \"later\""), "`direct`, `atomic`, `staged`"),
+            (COMMAND.replace("\"greet\"", "\"effects.undo\""), "no tool may have the name"),
             (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
             (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),
             (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),

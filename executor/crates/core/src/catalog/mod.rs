@@ -58,7 +58,7 @@ pub use trust::find_installed_package;
 
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
-use a2g_types::tool::{Contract, Descriptor, Digest};
+use a2g_types::tool::{Contract, Descriptor, Digest, is_reserved_tool};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -105,6 +105,11 @@ pub enum CatalogError {
     /// The folder's name is not a valid tool name.
     #[error(transparent)]
     Name(#[from] IdentError),
+    /// The name is that of a decision on file changes.
+    #[error(
+        "`{0}` names a decision on the file changes of a run, so no tool may have the name: give it another one"
+    )]
+    ReservedName(ToolName),
     /// The module's digest differs from the one in `tool.toml`.
     #[error(
         "the module's SHA-256 is {found}, but `tool.toml` pins {pinned}: the module was changed after it was added"
@@ -261,6 +266,7 @@ impl CatalogError {
             Self::SignedOutdated { .. } => "its signed package is not that of its files".to_owned(),
             Self::Digest { .. }
             | Self::Name(_)
+            | Self::ReservedName(_)
             | Self::UpdateReplaced(_)
             | Self::Package(_)
             | Self::Signature(_)
@@ -289,6 +295,7 @@ impl CatalogError {
             | Self::TooLarge { .. }
             | Self::Manifest { .. }
             | Self::Name(_)
+            | Self::ReservedName(_)
             | Self::Sign(_)
             | Self::Rollback { .. }
             | Self::NotComparable { .. }
@@ -306,6 +313,15 @@ impl CatalogError {
     pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
         Self::Io { path: path.to_owned(), error }
     }
+}
+
+/// Parses the name of a tool that the catalogue may have.
+///
+/// # Errors
+/// [`CatalogError::Name`] and [`CatalogError::ReservedName`].
+fn parse_tool_name(text: &str) -> Result<ToolName, CatalogError> {
+    let name = ToolName::parse(text)?;
+    if is_reserved_tool(&name) { Err(CatalogError::ReservedName(name)) } else { Ok(name) }
 }
 
 /// The keys of the parts, separated by commas.
@@ -436,15 +452,15 @@ impl Catalog {
             if name.starts_with('.') || path.join(manifest::FILE).symlink_metadata().is_err() {
                 continue;
             }
-            match ToolName::parse(&name) {
+            match parse_tool_name(&name) {
                 Ok(name) => {
                     let tool = open_tool(&path, &name, cache, None, trust);
                     opened.push((name, tool));
                 }
                 Err(error) => {
                     let excerpt = a2g_types::ident::excerpt(&name);
-                    tracing::warn!(folder = excerpt, %error, "skipped a folder of the catalogue whose name is not a tool name");
-                    catalog.misnamed.insert(excerpt, Arc::new(error.into()));
+                    tracing::warn!(folder = excerpt, %error, "skipped a folder of the catalogue whose name no tool may have");
+                    catalog.misnamed.insert(excerpt, Arc::new(error));
                 }
             }
         }

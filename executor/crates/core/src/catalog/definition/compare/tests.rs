@@ -3,6 +3,7 @@ use a2g_types::limit::{FileEffects, Layer, LimitMap};
 use a2g_types::tool::{CallTargets, Contract, DeclaredFilesystem};
 use proptest::prelude::*;
 use serde_json::json;
+use strum::VariantArray as _;
 
 fn definition() -> Definition {
     Definition {
@@ -63,8 +64,9 @@ fn a_version_is_free_as_long_as_it_looks_like_one() {
 #[derive(Debug, Clone, Copy)]
 struct Use {
     filesystem: u8,
-    /// `true` for a run that fails and leaves some of its file changes.
-    leaves_part: bool,
+    /// The narrowest time of effects that permits what becomes of its file changes: for direct, a run that fails leaves
+    /// some of them; for atomic, they take effect without a decision.
+    effects: FileEffects,
     network: bool,
     memory: u64,
     cpu: u64,
@@ -85,7 +87,7 @@ fn uses() -> Vec<Use> {
     // Each dimension alone, because each has its own line in the difference that an operator sees.
     let least = Use {
         filesystem: 0,
-        leaves_part: false,
+        effects: FileEffects::Staged,
         network: false,
         memory: 1,
         cpu: 1,
@@ -95,7 +97,7 @@ fn uses() -> Vec<Use> {
         max_parallel: 1,
     };
     uses.extend((0..3).map(|filesystem| Use { filesystem, ..least }));
-    uses.push(Use { leaves_part: true, ..least });
+    uses.extend(FileEffects::VARIANTS.iter().map(|effects| Use { effects: *effects, ..least }));
     uses.push(Use { network: true, ..least });
     uses.extend(limits().map(|memory| Use { memory, ..least }));
     uses.extend(limits().map(|cpu| Use { cpu, ..least }));
@@ -119,7 +121,7 @@ fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
         number.is_none_or(|number| used <= number)
     };
     use_.filesystem <= files
-        && (effects.is_direct() || !use_.leaves_part)
+        && *effects <= use_.effects
         && (*network || !use_.network)
         && within(Limit::Memory, use_.memory)
         && within(Limit::Cpu, use_.cpu)
@@ -141,7 +143,7 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
         Just(DeclaredFilesystem::Read),
         Just(DeclaredFilesystem::ReadWrite)
     ];
-    let effects = prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic)];
+    let effects = proptest::sample::select(FileEffects::VARIANTS);
     let targets = prop_oneof![
         Just(CallTargets::All),
         proptest::sample::subsequence(TARGETS.to_vec(), 0..=TARGETS.len())
