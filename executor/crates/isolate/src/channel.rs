@@ -163,7 +163,8 @@ impl From<End> for ReportedEnd {
             End::ToolError { code, message, detail } => {
                 Self::ToolError { code, message, detail: detail.map(|detail| detail.to_string()) }
             }
-            End::Exited { .. }
+            End::Staged(_)
+            | End::Exited { .. }
             | End::ResultNotJson
             | End::ResultInvalid { .. }
             | End::Trapped(_)

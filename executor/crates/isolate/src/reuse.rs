@@ -107,7 +107,7 @@ pub(super) fn may_share_process(permit: &Permit) -> bool {
 pub(super) fn may_go_on_after(end: &End) -> bool {
     match end {
         // A result that does not fit the tool's schema is still one.
-        End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
+        End::Returned(_) | End::Staged(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
         End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)

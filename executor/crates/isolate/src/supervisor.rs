@@ -382,6 +382,7 @@ impl Supervisor {
             }
             ReportedEnd::Other(
                 End::Returned(_)
+                | End::Staged(_)
                 | End::ToolError { .. }
                 | End::ResultInvalid { .. }
                 | End::NotCommitted(_)

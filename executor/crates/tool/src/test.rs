@@ -250,7 +250,7 @@ enum Found {
 impl Found {
     fn of_outcome(outcome: &Outcome) -> Self {
         let code = match &outcome.end {
-            End::Returned(result) => {
+            End::Returned(result) | End::Staged(result) => {
                 return Self::Result(serde_json::from_str(result.as_str()).unwrap_or(Value::Null));
             }
             End::ToolError { code, .. } => code.clone(),
