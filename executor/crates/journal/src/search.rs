@@ -387,7 +387,8 @@ impl TextMatcher {
     /// of the time that parsing the receipt takes.
     fn may_match_receipt(&self, status: &str, body: &[u8]) -> bool {
         // The message of a failed run is not stored, but made of its end and its limits.
-        if !self.is_verbatim || status != Status::Success.as_str() {
+        let has_failed = ![Status::Success, Status::Staged].map(Status::as_str).contains(&status);
+        if !self.is_verbatim || has_failed {
             return true;
         }
         let body = body.to_ascii_lowercase();
@@ -398,6 +399,7 @@ impl TextMatcher {
     fn matches_run(&self, run: &FoundRun<'_>, receipt: &Receipt) -> bool {
         let usage = &receipt.outcome.usage;
         let mut areas = usage.filesystem.iter();
+        let mut changes = usage.changes.iter().flat_map(|changes| &changes.shown);
         let mut contacts = usage.network_used.iter().flat_map(|network| &network.contacted);
         self.is_in(&run.intent.to_string())
             || self.is_in(run.agent)
@@ -408,6 +410,9 @@ impl TextMatcher {
                 .iter()
                 .any(|denial| self.is_in(&denial.what) || self.is_in(denial.reason.as_str()))
             || contacts.any(|contact| self.is_in(&contact.authority))
+            || changes.any(|change| {
+                self.is_in(&change.path) || change.from.as_deref().is_some_and(|from| self.is_in(from))
+            })
             || describe(&receipt.outcome).is_some_and(|message| self.is_in(&message))
     }
 

@@ -133,7 +133,7 @@ impl SeriesSums {
 impl StatusCounts {
     pub(super) fn add(&mut self, status: Status) {
         let count = match status {
-            Status::Success => &mut self.success,
+            Status::Success | Status::Staged => &mut self.success,
             Status::Failure => &mut self.failure,
             Status::Timeout => &mut self.timeout,
             Status::Aborted => &mut self.aborted,

@@ -85,7 +85,7 @@ pub struct UsageFigures {
 /// The number of runs with each status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StatusCounts {
-    /// [`Status::Success`].
+    /// [`Status::Success`] and [`Status::Staged`].
     pub success: u64,
     /// [`Status::Failure`].
     pub failure: u64,
