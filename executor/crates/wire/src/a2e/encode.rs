@@ -152,7 +152,7 @@ pub fn call_response(req_id: &str, receipt: &Receipt, events_from: Option<u64>, 
     let data = ToolResult {
         success: error.is_none(),
         tool_name: receipt.tool.as_str(),
-        data: if let End::Returned(result) = &outcome.end { Some(result) } else { None },
+        data: outcome.end.result(),
         summary: run_summary(receipt),
         truncated: outcome.output.truncated,
         exit_code: if let End::Exited { code, stderr_tail: _ } = &outcome.end { Some(*code) } else { None },

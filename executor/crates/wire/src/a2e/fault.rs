@@ -173,7 +173,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
     let outcome = &receipt.outcome;
     let message = || failure_message::describe_failure(outcome);
     Some(match &outcome.end {
-        End::Returned(_) => return None,
+        End::Returned(_) | End::Staged(_) => return None,
         End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson

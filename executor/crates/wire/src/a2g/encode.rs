@@ -491,7 +491,7 @@ fn nested_call_message(call: &NestedCall) -> message::NestedCallMessage<'_> {
 /// The tool's own output: a result, or an error with its code.
 fn split_end(end: &End) -> (Option<&JsonText>, Option<message::ToolErrorMessage<'_>>) {
     match end {
-        End::Returned(value) => (Some(value), None),
+        End::Returned(value) | End::Staged(value) => (Some(value), None),
         End::ToolError { code, message, detail } => {
             (None, Some(message::ToolErrorMessage { code, message, detail: detail.as_ref() }))
         }

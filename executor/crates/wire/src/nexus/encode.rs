@@ -9,7 +9,7 @@ use crate::to_raw;
 use a2g_types::call::Priority;
 use a2g_types::ident::IntentId;
 use a2g_types::json::JsonText;
-use a2g_types::outcome::{Artifact, End, Receipt};
+use a2g_types::outcome::{Artifact, Receipt};
 use a2g_types::tool::Descriptor;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -296,7 +296,7 @@ pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<N
         status: outcome.end.status().as_str(),
         truncated: outcome.output.truncated,
         metrics: metrics(receipt),
-        result: if let End::Returned(result) = &outcome.end { Some(result) } else { None },
+        result: outcome.end.result(),
         artifacts: outcome.output.artifacts.iter().map(artifact).collect(),
     });
     let error = fault::receipt_error(receipt);

@@ -174,7 +174,7 @@ pub fn execution_error(fault: &Fault) -> NexusError {
 pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
     let message = failure_message::describe_failure(&receipt.outcome);
     Some(match &receipt.outcome.end {
-        End::Returned(_) => return None,
+        End::Returned(_) | End::Staged(_) => return None,
         End::ToolError { code, message, detail } => {
             let failure =
                 NexusError::new(NexusCode::ExecutionFailed, message).with_detail("toolCode", code.as_str());

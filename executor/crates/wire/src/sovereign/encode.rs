@@ -44,11 +44,10 @@ impl ReplyEncoder {
     /// The response to a finished run, successful or not.
     #[must_use]
     pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
-        let result = match (&receipt.outcome.end, fault::receipt_error(receipt)) {
-            (_, Some(failure)) => return self.failure(&failure),
-            (End::Returned(result), None) => result.clone(),
-            (_, None) => JsonText::null(),
-        };
+        if let Some(failure) = fault::receipt_error(receipt) {
+            return self.failure(&failure);
+        }
+        let result = receipt.outcome.end.result().cloned().unwrap_or_else(JsonText::null);
         let status_code = receipt.outcome.end.status().as_str();
         if self.form == RequestForm::Legacy {
             return self.flat(LegacyResponse {

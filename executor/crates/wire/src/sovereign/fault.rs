@@ -125,7 +125,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
     let status = receipt.outcome.end.status().as_str();
     let sentence = failure_message::describe_failure(&receipt.outcome);
     let failure = match &receipt.outcome.end {
-        End::Returned(_) => return None,
+        End::Returned(_) | End::Staged(_) => return None,
         End::ToolError { code, message, detail } => {
             let failure = SovereignError::new(-32000, code, message);
             match detail {
