@@ -857,7 +857,7 @@ pub(super) struct ReceiptFilter {
     #[arg(long, value_name = "NAME")]
     pub(super) tool: Option<String>,
     /// Only runs with this status
-    #[arg(long, value_name = "STATUS", ignore_case = true, value_parser = ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"])]
+    #[arg(long, value_name = "STATUS", ignore_case = true, value_parser = ["SUCCESS", "STAGED", "FAILURE", "TIMEOUT", "ABORTED"])]
     pub(super) status: Option<String>,
     /// Only entries that ended, or were refused, at this time or later
     #[arg(long, value_name = "TIME")]

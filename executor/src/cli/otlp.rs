@@ -216,7 +216,7 @@ impl Visit for Fields {
         }
         if field.name() == "status" {
             self.has_run = true;
-            self.failed = (value != "SUCCESS").then(|| value.to_owned());
+            self.failed = (!["SUCCESS", "STAGED"].contains(&value)).then(|| value.to_owned());
         }
         self.attributes.push(KeyValue::new(format!("a2g.{}", field.name()), value.to_owned()));
     }

@@ -205,7 +205,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
         listing.show(std::io::stderr());
     }
     match &receipt.outcome.end {
-        End::Returned(_) => ExitCode::SUCCESS,
+        End::Returned(_) | End::Staged(_) => ExitCode::SUCCESS,
         End::LimitReached(_) => ExitCode::from(4),
         End::ToolError { .. }
         | End::Exited { .. }
@@ -299,7 +299,7 @@ fn parse_variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> 
 /// after SIGABRT.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
-        End::Returned(_) => ExitCode::SUCCESS,
+        End::Returned(_) | End::Staged(_) => ExitCode::SUCCESS,
         End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         End::LimitReached(limit) => {
             note(format_args!("error: {}", error_message(outcome)));
