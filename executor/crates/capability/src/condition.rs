@@ -29,7 +29,8 @@ pub enum ConditionError {
 
 /// The known conditions, as the end of a sentence.
 fn known_conditions() -> String {
-    let mut known = ["read_only", "no_network", "effects:atomic"].map(str::to_owned).to_vec();
+    let mut known =
+        ["read_only", "no_network", "effects:atomic", "effects:staged"].map(str::to_owned).to_vec();
     for row in rows_set_by(Layer::Condition) {
         if row.limit == Limit::Output {
             known.extend(["filesystem_scope:GLOB", "blocked_path:GLOB"].map(str::to_owned));

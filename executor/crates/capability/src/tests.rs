@@ -64,7 +64,11 @@ fn claims() -> impl Strategy<Value = Claims> {
         reach,
         areas,
         prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
-        prop::option::of(prop::sample::select(vec![FileEffects::Direct, FileEffects::Atomic])),
+        prop::option::of(prop::sample::select(vec![
+            FileEffects::Direct,
+            FileEffects::Atomic,
+            FileEffects::Staged,
+        ])),
         blocked,
         prop::option::of(targets()),
     )
@@ -477,10 +481,16 @@ fn the_narrowest_time_of_effects_holds_and_names_the_first_layer_that_set_it() {
         (vec![(Layer::Tool, direct.clone())], FileEffects::Atomic, FileEffects::Atomic, Layer::Executor),
         (vec![(Layer::Tool, atomic.clone())], FileEffects::Direct, FileEffects::Atomic, Layer::Tool),
         (
-            vec![(Layer::Verdict, direct), (Layer::Tool, atomic.clone()), (Layer::Condition, atomic)],
+            vec![(Layer::Verdict, direct), (Layer::Tool, atomic.clone()), (Layer::Condition, atomic.clone())],
             FileEffects::Atomic,
             FileEffects::Atomic,
             Layer::Condition,
+        ),
+        (
+            vec![(Layer::Condition, atomic), (Layer::Tool, claims(FileEffects::Staged))],
+            FileEffects::Atomic,
+            FileEffects::Staged,
+            Layer::Tool,
         ),
     ] {
         let ceilings = Ceilings { effects: ceiling, ..ceilings() };
@@ -603,8 +613,14 @@ fn a_folder_above_a_match_is_not_granted_itself() {
 fn conditions() {
     assert_eq!(parse_condition("read_only").unwrap().access, Some(Access::ReadOnly));
     assert_eq!(parse_condition("no_network").unwrap().network, Some(false));
-    let atomic = Claims { effects: Some(FileEffects::Atomic), ..Claims::default() };
-    assert_eq!(parse_condition("effects:atomic"), Ok(atomic));
+    for (condition, effects) in
+        [("effects:atomic", FileEffects::Atomic), ("effects:staged", FileEffects::Staged)]
+    {
+        let claims = Claims { effects: Some(effects), ..Claims::default() };
+        assert_eq!(parse_condition(condition), Ok(claims));
+        let sentence = parse_condition("unknown").unwrap_err().to_string();
+        assert!(sentence.contains(&format!("`{condition}`")), "{sentence}");
+    }
     let amounts = [
         ("max_memory_mb:5", Limit::Memory, 5 << 20),
         ("timeout_seconds:5", Limit::Time, 5000),
