@@ -212,9 +212,8 @@ fn decide_by_risk(
         (Decision::Conditional, Some(reason.to_owned()))
     } else if !call_conditions.is_empty() {
         (Decision::Conditional, Some("the policy limits the tools that a run may call".to_owned()))
-    } else if effects_condition.is_some() {
-        let reason = "the policy lets the file changes of a run take effect only together, after its success";
-        (Decision::Conditional, Some(reason.to_owned()))
+    } else if let Some(effects) = effects {
+        (Decision::Conditional, Some(format!("by the policy, {}", effects.summary())))
     } else if !blocked.is_empty() {
         (Decision::Conditional, Some("the policy blocks some of the paths in the granted folders".to_owned()))
     } else {

@@ -372,9 +372,11 @@ fn nothing_is_written_under_a_disk_limit() {
 
 #[test]
 fn a_rule_about_effects_becomes_a_condition() {
-    for (effects, conditions) in
-        [(FileEffects::Direct, vec![]), (FileEffects::Atomic, vec!["effects:atomic"])]
-    {
+    for (effects, conditions) in [
+        (FileEffects::Direct, vec![]),
+        (FileEffects::Atomic, vec!["effects:atomic"]),
+        (FileEffects::Staged, vec!["effects:staged"]),
+    ] {
         let rule = ToolRule { effects, ..rule() };
         let verdict = governor(&[policy(None, &[("program", rule)])]).decide(&call("program", &json!({})));
         let decision = if conditions.is_empty() { Decision::Approved } else { Decision::Conditional };
