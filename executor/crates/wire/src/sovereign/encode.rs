@@ -10,7 +10,7 @@ use super::skills;
 use crate::jsonrpc::Id;
 use crate::to_raw;
 use a2g_types::json::JsonText;
-use a2g_types::outcome::{Artifact, End, LogLine, Progress, Receipt};
+use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
 use a2g_types::tool::Descriptor;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
