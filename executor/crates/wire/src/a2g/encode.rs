@@ -3,7 +3,7 @@
 //! Every struct is destructured completely, so that a new field fails to compile here instead of being omitted from a
 //! report.
 
-use super::decode::ProofClaims;
+use super::decode::{EffectsDecision, EffectsSet, ProofClaims};
 use super::limits::LimitMembers;
 use super::schema::{UpTo, WireName};
 use super::{message, usage};
@@ -16,10 +16,10 @@ use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::json::JsonText;
 use a2g_types::limit::Bound;
 use a2g_types::outcome::{
-    Artifact, CallUsage, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
+    Artifact, CallUsage, ChangeState, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
 };
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
-use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, ToolSignature};
+use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -286,6 +286,63 @@ fn stop_target(target: &StopTarget) -> message::StopTargetMessage<'_> {
     }
 }
 
+/// The params of `a2g/effects`: for one intent, or for all sets.
+#[must_use]
+pub fn effects_params(intent: Option<IntentId>) -> Box<RawValue> {
+    to_raw(&message::EffectsParams { intent })
+}
+
+/// The params of `a2g/commit`. `digest` is that of the changes which the person was shown.
+#[must_use]
+pub fn commit_params(intent: IntentId, digest: &Digest) -> Box<RawValue> {
+    to_raw(&message::CommitParams { intent, digest: digest.to_string() })
+}
+
+/// The params of `a2g/discard` and `a2g/undo`.
+#[must_use]
+pub fn decision_params(intent: IntentId) -> Box<RawValue> {
+    to_raw(&message::EffectsParams { intent: Some(intent) })
+}
+
+/// The result of `a2g/effects`.
+#[must_use]
+pub fn effects(sets: &[EffectsSet]) -> Box<RawValue> {
+    to_raw(&message::EffectsSetList { sets: sets.iter().map(effects_set).collect() })
+}
+
+fn effects_set(set: &EffectsSet) -> message::EffectsSetMessage<'_> {
+    let EffectsSet { intent, agent, tool, mode, state, changes, bytes, since, until, decisions } = set;
+    message::EffectsSetMessage {
+        intent: *intent,
+        agent,
+        tool,
+        mode: WireName(*mode),
+        state: WireName(*state),
+        changes: changes.count,
+        digest: changes.digest.to_string(),
+        bytes: *bytes,
+        // Only a year beyond 9999 has no such form.
+        since: format_time(*since).unwrap_or_default(),
+        until: format_time(*until).unwrap_or_default(),
+        listed: match decisions {
+            Some(_) => usage::listed_changes(*mode, changes),
+            None => message::ListedChanges::default(),
+        },
+        decisions: decisions.as_ref().map(|decisions| decisions.iter().map(effects_decision).collect()),
+    }
+}
+
+fn effects_decision(decision: &EffectsDecision) -> message::EffectsDecisionMessage<'_> {
+    let EffectsDecision { intent, act, status, by, message } = decision;
+    message::EffectsDecisionMessage {
+        intent: *intent,
+        act: WireName(*act),
+        status: WireName(*status),
+        by: by.as_deref(),
+        message: message.as_deref(),
+    }
+}
+
 /// The governor's result for a message that it forwarded to its executors.
 #[must_use]
 pub fn relay_result(executors: usize) -> Box<RawValue> {
@@ -333,13 +390,14 @@ pub enum IntentStateName {
     Denied,
 }
 
-/// The result of `a2g/status`: the state of the intent with its arguments, its report once finished, and the calls of a
-/// run so far. `denial` has the message and the code of its denial.
+/// The result of `a2g/status`: the state of the intent with its arguments, its report once finished, the state of its file
+/// changes if they were kept apart, and the calls of a run so far. `denial` has the message and the code of its denial.
 #[must_use]
 pub fn status(
     intent: IntentId,
     state: IntentStateName,
     receipt: Option<&Receipt>,
+    effects_state: Option<ChangeState>,
     calls: &[NestedCall],
     arguments: Option<&StoredArguments>,
     denial: Option<(&str, BlockedBy)>,
@@ -358,6 +416,7 @@ pub fn status(
         arguments_left_out: left_out,
         arguments_not_stored: not_stored,
         report: receipt.map(report_message),
+        effects_state: effects_state.map(WireName),
         calls: calls.iter().map(nested_call_message).collect(),
     })
 }

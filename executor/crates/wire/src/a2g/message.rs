@@ -4,7 +4,7 @@
 //! schemas ([`super::openrpc`]) are derived from them, so the comments on their members are part of the schemas that
 //! clients read.
 
-use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
+use super::decode::{DecisionAct, MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 use super::encode::IntentStateName;
 use super::limits::{
     InCallConstraints, InManifest, InResources, InRunConstraints, InTool, InToolCalls, LimitMembers,
@@ -16,7 +16,7 @@ use a2g_types::json::JsonText;
 use a2g_types::limit::{
     Access, BudgetUsage, Budgets, Consumption, FileEffects, Layer, LimitRow, NetworkBudgets, budget_rows,
 };
-use a2g_types::outcome::{DenialReason, LogLevel, NestedEnd, Status};
+use a2g_types::outcome::{ChangeState, ChangeWord, DenialReason, EntryWord, LogLevel, NestedEnd, Status};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
@@ -257,7 +257,7 @@ pub(super) struct UsageMessage<'a> {
     pub(super) denied_truncated: bool,
     /// The file changes of a run that are kept apart until its end; absent when each took effect at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) effects: Option<EffectsMessage>,
+    pub(super) effects: Option<EffectsMessage<'a>>,
     /// The run's process; absent when it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<ProcessUsage>,
@@ -266,16 +266,141 @@ pub(super) struct UsageMessage<'a> {
 /// The file changes of a run that are kept apart until its end.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Effects")]
-pub(super) struct EffectsMessage {
+pub(super) struct EffectsMessage<'a> {
     /// The time at which they take effect.
     pub(super) mode: WireName<FileEffects>,
     pub(super) set_by: WireName<Layer>,
-    /// The number of files, folders and links that were changed together; absent when nothing took effect.
+    /// The number of files, folders and links that were changed together, or whose changes wait for a decision; absent
+    /// when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) changes: Option<u64>,
-    /// The SHA-256 of the list of these changes; absent when nothing took effect.
+    /// The SHA-256 of all these changes, which a decision to commit them repeats; absent when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<String>,
+    #[serde(flatten)]
+    pub(super) listed: ListedChanges<'a>,
+}
+
+/// The list of changes that wait for a decision, or waited for one.
+#[derive(Default, Serialize, JsonSchema)]
+pub(super) struct ListedChanges<'a> {
+    /// The first changes of a staged run: deletions and renames come first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) files: Vec<FileChangeMessage<'a>>,
+    /// The number of changes that are not listed; absent when all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) left_out: Option<u64>,
+}
+
+/// One change of a file, folder or link. Paths are those that the run saw. In every text, what a person could not see is
+/// escaped, and a byte that is not UTF-8 is `\xNN`.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FileChange")]
+pub(super) struct FileChangeMessage<'a> {
+    pub(super) change: WireName<ChangeWord>,
+    pub(super) entry: WireName<EntryWord>,
+    /// The path after the change.
+    pub(super) path: &'a str,
+    /// The path before it, of a renamed entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) from: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bytes_before: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bytes_after: Option<u64>,
+    /// The permissions before the change, if it changes them: 420 is 0644.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mode_before: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mode_after: Option<u32>,
+    /// The target of a created link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) target: Option<&'a str>,
+    /// The difference of a text, as unified hunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) diff: Option<&'a str>,
+    /// The changed ranges of a file that is no text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) ranges: Vec<RangeMessage>,
+    /// Present when `diff` or `ranges` lacks a part of the difference.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("const" = true))]
+    pub(super) diff_cut: bool,
+}
+
+/// A range of bytes that is replaced by others.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChangedRange")]
+pub(super) struct RangeMessage {
+    pub(super) start: u64,
+    pub(super) old_bytes: u64,
+    pub(super) new_bytes: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct EffectsParams {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) intent: Option<IntentId>,
+}
+
+#[derive(Serialize)]
+pub(super) struct CommitParams {
+    pub(super) intent: IntentId,
+    pub(super) digest: String,
+}
+
+/// Sets of file changes, newest first.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EffectsSets")]
+pub(super) struct EffectsSetList<'a> {
+    pub(super) sets: Vec<EffectsSetMessage<'a>>,
+}
+
+/// The file changes of one run, which were kept apart until its end.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EffectsSet")]
+pub(super) struct EffectsSetMessage<'a> {
+    /// The intent of the run.
+    pub(super) intent: IntentId,
+    pub(super) agent: &'a AgentDid,
+    pub(super) tool: &'a ToolName,
+    pub(super) mode: WireName<FileEffects>,
+    pub(super) state: WireName<ChangeState>,
+    /// The number of changed files, folders and links.
+    pub(super) changes: u64,
+    /// The SHA-256 of all changes, which a decision to commit them repeats.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    pub(super) digest: String,
+    /// The disk space that the set takes.
+    pub(super) bytes: u64,
+    /// The time at which the state began.
+    #[schemars(extend("format" = "date-time"))]
+    pub(super) since: String,
+    /// The time at which changes that wait are discarded, or until which changes in force can be undone.
+    #[schemars(extend("format" = "date-time"))]
+    pub(super) until: String,
+    #[serde(flatten)]
+    pub(super) listed: ListedChanges<'a>,
+    /// The decisions on the changes, oldest first; absent in a list of sets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) decisions: Option<Vec<EffectsDecisionMessage<'a>>>,
+}
+
+/// A decision on the file changes of a run.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EffectsDecision")]
+pub(super) struct EffectsDecisionMessage<'a> {
+    /// The intent of the decision, under which its report is found.
+    pub(super) intent: IntentId,
+    pub(super) act: WireName<DecisionAct>,
+    /// The status of the decision: `FAILURE` when files had changed, so that it changed nothing.
+    pub(super) status: WireName<Status>,
+    /// The caller that decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) by: Option<&'a str>,
+    /// One sentence, when the decision failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<&'a str>,
 }
 
 /// The run's process.
@@ -605,6 +730,9 @@ pub(super) struct IntentStatus<'a> {
     pub(super) arguments_not_stored: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) report: Option<ReportMessage<'a>>,
+    /// The state of the run's file changes, if they were kept apart until its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects_state: Option<WireName<ChangeState>>,
     /// The first 1000 calls that a run has made so far, in order; the report of a finished one has its own list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) calls: Vec<NestedCallMessage<'a>>,

@@ -94,6 +94,7 @@ fn methods() -> Vec<Value> {
         .chain(agent_methods())
         .chain(governor_methods())
         .chain(operator_methods())
+        .chain(effects_methods())
         .map(MethodDescription::describe)
         .collect()
 }
@@ -269,6 +270,42 @@ fn operator_methods() -> Vec<MethodDescription> {
             params: Vec::new(),
             result: result_schema("Stops"),
             errors: &["PolicyViolation"],
+        },
+    ]
+}
+
+fn effects_methods() -> Vec<MethodDescription> {
+    let intent = || required_param("intent", schema_ref("IntentId"));
+    let digest = json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
+    let errors = &["PolicyViolation", "ExecutionError", "CapabilityExhausted"];
+    vec![
+        MethodDescription {
+            name: "a2g/effects",
+            summary: "Lists file changes that wait for a decision or can be undone, or shows those of one intent",
+            params: vec![optional_param("intent", schema_ref("IntentId"))],
+            result: result_schema("EffectsSets"),
+            errors: &["PolicyViolation"],
+        },
+        MethodDescription {
+            name: "a2g/commit",
+            summary: "Lets the file changes of a staged run take effect; digest is that of the changes that were shown",
+            params: vec![intent(), required_param("digest", digest)],
+            result: result_schema("Report"),
+            errors,
+        },
+        MethodDescription {
+            name: "a2g/discard",
+            summary: "Removes the file changes of a staged run, which never take effect",
+            params: vec![intent()],
+            result: result_schema("Report"),
+            errors,
+        },
+        MethodDescription {
+            name: "a2g/undo",
+            summary: "Takes file changes in force back, if no file has changed since",
+            params: vec![intent()],
+            result: result_schema("Report"),
+            errors,
         },
     ]
 }

@@ -5,7 +5,8 @@ use super::message;
 use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::outcome::{
-    Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage,
+    ChangedRange, Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage, RunMetrics, ShownChange,
+    Usage,
 };
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::num::NonZeroU32;
@@ -48,23 +49,71 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
-        effects: effects_message(*effects, *changes),
+        effects: effects_message(*effects, changes.as_ref()),
         process: process_usage(metrics),
     }
 }
 
-/// The time of the file changes, and what took effect; `None` if each took effect when the run made it.
+/// The time of the file changes, and what took effect or waits; `None` if each took effect when the run made it.
 fn effects_message(
     Bound { value, layer }: Bound<FileEffects>,
-    changes: Option<FileChanges>,
-) -> Option<message::EffectsMessage> {
+    changes: Option<&FileChanges>,
+) -> Option<message::EffectsMessage<'_>> {
     let mode = value.unless_direct()?;
     Some(message::EffectsMessage {
         mode: WireName(mode),
         set_by: WireName(layer),
         changes: changes.map(|changes| changes.count),
         digest: changes.map(|changes| changes.digest.to_string()),
+        listed: changes.map(|changes| listed_changes(mode, changes)).unwrap_or_default(),
     })
+}
+
+/// The list of changes; empty for those that nobody decides on.
+pub(super) fn listed_changes(mode: FileEffects, changes: &FileChanges) -> message::ListedChanges<'_> {
+    match mode {
+        FileEffects::Direct | FileEffects::Atomic => message::ListedChanges::default(),
+        FileEffects::Staged => message::ListedChanges {
+            files: changes.shown.iter().map(file_change).collect(),
+            left_out: Some(changes.left_out()).filter(|left_out| *left_out > 0),
+        },
+    }
+}
+
+fn file_change(change: &ShownChange) -> message::FileChangeMessage<'_> {
+    let ShownChange {
+        kind,
+        entry,
+        path,
+        from,
+        bytes_before,
+        bytes_after,
+        mode_before,
+        mode_after,
+        target,
+        diff,
+        ranges,
+        is_diff_cut,
+    } = change;
+    message::FileChangeMessage {
+        change: WireName(*kind),
+        entry: WireName(*entry),
+        path,
+        from: from.as_deref(),
+        bytes_before: *bytes_before,
+        bytes_after: *bytes_after,
+        mode_before: *mode_before,
+        mode_after: *mode_after,
+        target: target.as_deref(),
+        diff: diff.as_deref(),
+        ranges: ranges.iter().map(changed_range).collect(),
+        diff_cut: *is_diff_cut,
+    }
+}
+
+fn changed_range(range: &ChangedRange) -> message::RangeMessage {
+    let ChangedRange { start, old_bytes, new_bytes } = *range;
+    message::RangeMessage { start, old_bytes, new_bytes }
 }
 
 fn process_usage(metrics: &RunMetrics) -> Option<message::ProcessUsage> {

@@ -4,6 +4,7 @@
 //! as absence only if the member restricts nothing. Pointers are relative to the text that the function was given.
 
 mod agent;
+mod effects;
 mod policy;
 mod proof;
 mod signature;
@@ -11,6 +12,10 @@ mod stop;
 mod verdict;
 
 pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, registration, report};
+pub use effects::{
+    CommitParams, DecisionAct, EffectsDecision, EffectsSet, commit_params, decision_params, effects_params,
+    effects_result,
+};
 pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 pub use policy::{policy, policy_file, registration_result};
 pub use proof::{ProofClaims, proof_claims, proof_header};

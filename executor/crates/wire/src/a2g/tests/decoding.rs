@@ -110,10 +110,12 @@ fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
 }
 
 #[test]
-fn the_effects_of_a_rule_are_direct_or_atomic() {
+fn the_effects_of_a_rule_are_direct_atomic_or_staged() {
     let pointer = "/capabilities/tools/write_file/constraints/effects";
     let read = |value: Value| decode::policy(&with(document_policy(), pointer, value).to_string());
-    for (name, effects) in [("direct", FileEffects::Direct), ("atomic", FileEffects::Atomic)] {
+    for (name, effects) in
+        [("direct", FileEffects::Direct), ("atomic", FileEffects::Atomic), ("staged", FileEffects::Staged)]
+    {
         assert!(read(json!(name)).unwrap().tools.values().any(|rule| rule.effects == effects), "{name}");
     }
     for other in [json!("ATOMIC"), json!("later"), json!(true), json!(null)] {

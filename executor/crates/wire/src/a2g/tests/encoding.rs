@@ -1,14 +1,18 @@
 //! The written messages: the document's shapes in the document's order, and the additions of `usage`.
 
 use super::*;
+use crate::a2g::decode::{EffectsDecision, EffectsSet};
 use crate::a2g::schema::names;
 use crate::a2g::{decode, encode, openrpc};
 use a2g_types::call::StoredArguments;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit, NetworkBudgets};
-use a2g_types::outcome::{Contact, DenialReason, FileChanges, HostRule, NetworkUsage, Status};
-use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
+use a2g_types::outcome::{
+    ChangeState, ChangeWord, ChangedRange, Contact, DenialReason, EntryWord, FileChanges, HostRule,
+    NetworkUsage, ShownChange, Status,
+};
+use a2g_types::tool::{COMMIT_TOOL, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
 
 fn value(raw: &RawValue) -> Value {
@@ -99,11 +103,148 @@ fn effects_are_reported_unless_they_are_direct() {
     receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
     let report = value(&encode::report(&receipt));
     assert_eq!(report["usage"]["effects"], json!({ "mode": "atomic", "set_by": "condition" }));
-    receipt.outcome.usage.changes = Some(FileChanges { count: 2, digest: Digest([0xab; 32]) });
+    receipt.outcome.usage.changes =
+        Some(FileChanges { count: 2, digest: Digest([0xab; 32]), shown: Vec::new() });
     let report = value(&encode::report(&receipt));
     let expected =
         json!({ "mode": "atomic", "set_by": "condition", "changes": 2, "digest": "ab".repeat(32) });
     assert_eq!(report["usage"]["effects"], expected);
+}
+
+/// A deletion, a rename with everything that a change can have, and two changes that are not listed.
+fn staged_changes() -> FileChanges {
+    let deletion = ShownChange {
+        kind: ChangeWord::Deleted,
+        entry: EntryWord::Folder,
+        path: "/tmp/old".into(),
+        from: None,
+        bytes_before: None,
+        bytes_after: None,
+        mode_before: None,
+        mode_after: None,
+        target: None,
+        diff: None,
+        ranges: Vec::new(),
+        is_diff_cut: false,
+    };
+    let rename = ShownChange {
+        kind: ChangeWord::Renamed,
+        entry: EntryWord::File,
+        path: "/tmp/b".into(),
+        from: Some("/tmp/a".into()),
+        bytes_before: Some(0),
+        bytes_after: Some(u64::MAX),
+        mode_before: Some(0o600),
+        mode_after: Some(u32::MAX),
+        target: Some("c".into()),
+        diff: Some("@@ -0,0 +1 @@\n+x\n".into()),
+        ranges: vec![ChangedRange { start: 1, old_bytes: 2, new_bytes: 3 }],
+        is_diff_cut: true,
+    };
+    FileChanges { count: 4, digest: Digest([0xab; 32]), shown: vec![deletion, rename] }
+}
+
+fn staged_receipt() -> Receipt {
+    let mut receipt = receipt(End::Staged(json!(1).into()));
+    receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Tool };
+    receipt.outcome.usage.changes = Some(staged_changes());
+    receipt
+}
+
+/// A set whose changes wait, as a list has it and as its own request shows it.
+fn effects_sets() -> [EffectsSet; 2] {
+    let decision = Receipt {
+        tool: ToolName::parse(COMMIT_TOOL).unwrap(),
+        approved_by: Some("anna".into()),
+        ..receipt(End::NotCommitted("`/tmp/b` has changed".into()))
+    };
+    let shown = EffectsSet {
+        intent: IntentId::parse(INTENT).unwrap(),
+        agent: AgentDid::parse(AGENT).unwrap(),
+        tool: ToolName::parse("write_file").unwrap(),
+        mode: FileEffects::Staged,
+        state: ChangeState::Waiting,
+        changes: staged_changes(),
+        bytes: 4096,
+        since: OffsetDateTime::UNIX_EPOCH,
+        until: OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1),
+        decisions: Some(vec![EffectsDecision::of_receipt(&decision).unwrap()]),
+    };
+    let changes = FileChanges { shown: Vec::new(), ..staged_changes() };
+    [EffectsSet { changes, decisions: None, ..shown.clone() }, shown]
+}
+
+#[test]
+fn a_staged_run_is_reported_with_its_result_and_the_changes_that_wait() {
+    let report = value(&encode::report(&staged_receipt()));
+    assert_eq!(
+        (&report["status"], &report["result"], report.get("error")),
+        (&json!("STAGED"), &json!(1), None)
+    );
+    let expected = json!({
+        "mode": "staged",
+        "set_by": "tool",
+        "changes": 4,
+        "digest": "ab".repeat(32),
+        "files": [
+            { "change": "deleted", "entry": "folder", "path": "/tmp/old" },
+            {
+                "change": "renamed",
+                "entry": "file",
+                "path": "/tmp/b",
+                "from": "/tmp/a",
+                "bytes_before": 0,
+                "bytes_after": u64::MAX,
+                "mode_before": 0o600,
+                "mode_after": u32::MAX,
+                "target": "c",
+                "diff": "@@ -0,0 +1 @@\n+x\n",
+                "ranges": [{ "start": 1, "old_bytes": 2, "new_bytes": 3 }],
+                "diff_cut": true
+            }
+        ],
+        "left_out": 2
+    });
+    assert_eq!(report["usage"]["effects"], expected);
+    let mut committed = staged_receipt();
+    committed.outcome.usage.effects.value = FileEffects::Atomic;
+    let effects = value(&encode::report(&committed))["usage"]["effects"].take();
+    assert_eq!((effects.get("files"), effects.get("left_out")), (None, None));
+}
+
+#[test]
+fn sets_of_file_changes_are_read_as_they_are_written() {
+    let sets = effects_sets();
+    let written = encode::effects(&sets);
+    assert_eq!(decode::effects_result(written.get()).unwrap(), sets);
+    let listed = &value(&written)["sets"][0];
+    assert_eq!((listed.get("files"), listed.get("left_out"), listed.get("decisions")), (None, None, None));
+    let shown = &value(&written)["sets"][1];
+    assert_eq!((&shown["state"], &shown["left_out"]), (&json!("waiting"), &json!(2)));
+    let message = "the tool's file changes were not committed: `/tmp/b` has changed";
+    let decision =
+        json!({ "intent": INTENT, "act": "commit", "status": "FAILURE", "by": "anna", "message": message });
+    assert_eq!(shown["decisions"], json!([decision]));
+    assert_eq!(EffectsDecision::of_receipt(&staged_receipt()), None);
+}
+
+#[test]
+fn decisions_on_file_changes_name_one_intent_and_nothing_else() {
+    let intent = IntentId::parse(INTENT).unwrap();
+    for asked in [None, Some(intent)] {
+        assert_eq!(decode::effects_params(encode::effects_params(asked).get()).unwrap(), asked);
+    }
+    assert_eq!(decode::decision_params(encode::decision_params(intent).get()).unwrap(), intent);
+    let digest = Digest([0xab; 32]);
+    let params = encode::commit_params(intent, &digest);
+    assert_eq!(decode::commit_params(params.get()).unwrap(), decode::CommitParams { intent, digest });
+    for wrong in [json!({}), json!({ "intent": INTENT }), json!({ "intent": INTENT, "digest": "AB" })] {
+        assert!(decode::commit_params(&wrong.to_string()).is_err(), "{wrong}");
+    }
+    for wrong in [json!({ "intent_id": INTENT }), json!({ "intent": null }), json!([])] {
+        assert!(decode::effects_params(&wrong.to_string()).is_err(), "{wrong}");
+        assert!(decode::decision_params(&wrong.to_string()).is_err(), "{wrong}");
+    }
 }
 
 #[test]
@@ -226,9 +367,14 @@ fn small_answers() {
         json!({ "intent_id": INTENT, "cancelled": true })
     );
     assert_eq!(
-        value(&encode::status(intent, encode::IntentStateName::Queued, None, &[], None, None)),
+        value(&encode::status(intent, encode::IntentStateName::Queued, None, None, &[], None, None)),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
+    let staged = staged_receipt();
+    let state = Some(ChangeState::InForce);
+    let finished = encode::IntentStateName::Finished;
+    let status = value(&encode::status(intent, finished, Some(&staged), state, &[], None, None));
+    assert_eq!(status["effects_state"], "in_force");
     assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
     assert_eq!(value(&encode::revoke_result(2)), json!({ "accepted": true, "aborted": 2 }));
     assert_eq!(value(&encode::stop_result(2)), json!({ "accepted": true, "aborted": 2 }));
@@ -333,13 +479,16 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Tool", &encode::tool(&tool));
     check("Cancelled", &encode::cancel_result(intent, false));
     let finished = encode::IntentStateName::Finished;
-    check("IntentStatus", &encode::status(intent, finished, Some(&failed), &[], None, None));
+    check("IntentStatus", &encode::status(intent, finished, Some(&failed), None, &[], None, None));
+    let state = Some(ChangeState::Waiting);
+    check("IntentStatus", &encode::status(intent, finished, Some(&staged_receipt()), state, &[], None, None));
+    check("EffectsSets", &encode::effects(&effects_sets()));
     let kept =
         StoredArguments::Kept { arguments: serde_json::Map::new(), left_out: vec!["/password".to_owned()] };
     for arguments in [kept, StoredArguments::TooLarge { max_bytes: 9 }] {
         let denied = encode::IntentStateName::Denied;
         let denial = Some(("no", BlockedBy::VerdictDenied));
-        check("IntentStatus", &encode::status(intent, denied, None, &[], Some(&arguments), denial));
+        check("IntentStatus", &encode::status(intent, denied, None, None, &[], Some(&arguments), denial));
     }
     check("Accepted", &encode::revoke_result(1));
     let reason = OperatorReason::parse("it deletes files").unwrap();
@@ -380,6 +529,10 @@ fn the_page_of_this_door_names_every_word_of_the_closed_sets() {
         names::<DenialReason>(),
         names::<BlockedBy>(),
         names::<Status>(),
+        names::<FileEffects>(),
+        names::<ChangeState>(),
+        names::<ChangeWord>(),
+        names::<EntryWord>(),
     ];
     for word in sets.concat() {
         assert!(page.contains(&format!("`{word}`")), "docs/protocols/a2g.md does not name `{word}`");
@@ -403,6 +556,9 @@ fn the_openrpc_document_names_every_method_and_no_loose_end() {
         names,
         [
             "a2g/cancel",
+            "a2g/commit",
+            "a2g/discard",
+            "a2g/effects",
             "a2g/execute",
             "a2g/heartbeat",
             "a2g/intent",
@@ -413,6 +569,7 @@ fn the_openrpc_document_names_every_method_and_no_loose_end() {
             "a2g/stop",
             "a2g/stops",
             "a2g/tools",
+            "a2g/undo",
             "g2a/directive",
             "g2a/policy",
             "g2a/revoke",

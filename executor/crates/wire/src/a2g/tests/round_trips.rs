@@ -121,7 +121,8 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 
 fn tool_rule() -> impl Strategy<Value = ToolRule> {
     let calls = (of(prop::sample::subsequence(vec!["a", "b"], 0..3)), of(0..=100_000_u32), any::<bool>());
-    let effects = prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic)];
+    let effects =
+        prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic), Just(FileEffects::Staged)];
     (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), effects, of(timeout()), calls)
         .prop_map(
             |(allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, effects, timeout, calls)| {
