@@ -21,10 +21,12 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName, is_display_control};
 use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, NetworkBudgets};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::{
-    Artifact, CallUsage, Contact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, NestedCall,
-    NestedEnd, NetworkUsage, Outcome, Receipt, RunMetrics, RunOutput, Usage,
+    Artifact, CallUsage, ChangeWord, ChangedRange, Contact, Denial, DenialReason, End, EntryWord,
+    FileChanges, GrantedArea, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Outcome, Receipt,
+    RunMetrics, RunOutput, ShownChange, Usage,
 };
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::Digest;
 use a2g_types::verdict::{Decision, Manifest, Verdict};
 use futures_util::future::join_all;
 use html5gum::{Token, Tokenizer};
@@ -32,6 +34,7 @@ use maud::{Markup, PreEscaped};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use strum::VariantArray as _;
 use time::OffsetDateTime;
 use time::macros::datetime;
 
@@ -130,7 +133,7 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
     calls.iter_mut().flat_map(|calls| &mut calls.calls).for_each(|call| replace(&mut call.tool));
     let Outcome { end, output, usage, .. } = outcome;
     match end {
-        End::Returned(result) => {
+        End::Returned(result) | End::Staged(result) => {
             // Without the quotation marks of the JSON string.
             let mut old = result.as_str()[1..result.as_str().len() - 1].to_owned();
             replace(&mut old);
@@ -156,6 +159,16 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
     }
     let contacts = usage.network_used.iter_mut().flat_map(|network| &mut network.contacted);
     contacts.for_each(|contact| replace(&mut contact.authority));
+    for change in usage.changes.iter_mut().flat_map(|changes| &mut changes.shown) {
+        let ShownChange { path, from, target, diff, .. } = change;
+        replace(path);
+        from.iter_mut().chain(target).for_each(&mut replace);
+        if let Some(diff) = diff {
+            // A page may show each line of a difference in an element of its own, so both texts have one line.
+            replace(diff);
+            *diff = diff.replace(['\n', '\r'], " ");
+        }
+    }
 }
 
 fn bound<T>(value: T) -> Bound<T> {
@@ -164,7 +177,7 @@ fn bound<T>(value: T) -> Bound<T> {
 
 fn end(number: u64) -> End {
     let text = String::new;
-    match number % 9 {
+    match number % 10 {
         0 => End::ToolError { code: text(), message: text(), detail: None },
         1 => End::Exited { code: 1, stderr_tail: text() },
         2 => End::ResultInvalid { pointer: text(), message: text() },
@@ -173,6 +186,7 @@ fn end(number: u64) -> End {
         5 => End::Crashed(text()),
         6 => End::LimitReached(Limit::Memory),
         7 => End::NotCommitted(text()),
+        8 => End::Staged(json!("").into()),
         _ => End::Returned(json!("").into()),
     }
 }
@@ -196,8 +210,22 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         }],
         contacted_truncated: false,
     };
+    let change = ShownChange {
+        kind: ChangeWord::VARIANTS[usize::try_from(number % 5).unwrap()],
+        entry: EntryWord::File,
+        path: String::new(),
+        from: Some(String::new()),
+        bytes_before: Some(1),
+        bytes_after: Some(2),
+        mode_before: Some(0o600),
+        mode_after: Some(0o644),
+        target: Some(String::new()),
+        diff: Some(String::new()),
+        ranges: vec![ChangedRange { start: 1, old_bytes: 2, new_bytes: 3 }],
+        is_diff_cut: true,
+    };
     let usage = Usage {
-        changes: None,
+        changes: Some(FileChanges { count: 2, digest: Digest([0; 32]), shown: vec![change] }),
         start_memory_bytes: None,
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
         cpu: bound(CpuPercent::new(100).unwrap()),
@@ -212,7 +240,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         blocked: vec![bound(String::new())],
         missing_roots: vec![String::new()],
         filesystem_emptied_by: None,
-        effects: bound(FileEffects::Atomic),
+        effects: bound(FileEffects::Staged),
         budgets: Budgets::default(),
         spent: None,
         network: bound(true),
