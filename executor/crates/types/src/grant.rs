@@ -193,7 +193,7 @@ mod tests {
             areas: vec![bound("/a/**".to_owned())],
             blocked_paths: vec![bound("/a/x".to_owned())],
             access: bound(Access::ReadOnly),
-            effects: bound(FileEffects::Atomic),
+            effects: bound(FileEffects::Staged),
             calls: Some(CallSummary {
                 targets: vec![targets(&["read_file"]), targets(&["*"])],
                 max_calls: bound(2),
@@ -207,7 +207,7 @@ mod tests {
     fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
         let shown = summary();
         assert!(shown.is_within(&shown));
-        let wider: [fn(&mut GrantSummary); 15] = [
+        let wider: [fn(&mut GrantSummary); 16] = [
             |wider| wider.limits[Limit::Memory].value += 1,
             |wider| wider.limits[Limit::Cpu].value += 1,
             |wider| wider.limits[Limit::Time].value += 1,
@@ -219,6 +219,7 @@ mod tests {
             |wider| wider.blocked_paths.clear(),
             |wider| wider.access.value = Access::ReadWrite,
             |wider| wider.effects.value = FileEffects::Direct,
+            |wider| wider.effects.value = FileEffects::Atomic,
             |wider| calls(wider).max_calls = bound(3),
             |wider| calls(wider).max_parallel = bound(3),
             |wider| calls(wider).max_depth = 2,
