@@ -56,7 +56,7 @@ set, a certificate.
 
   agent      sends intents in the name of its agents; reads and cancels those
   governor   sends policies, revocations, directives; reads and cancels any
-  approver   decides escalated intents; reads any
+  approver   decides escalated intents and waiting file changes; reads any
   operator   reads and cancels any intent; stops and resumes; reads the metrics
 
 Example:
@@ -64,6 +64,28 @@ Example:
     --agent did:a2g:agent:1.0:planner > planner.token
 
 Exit codes: 0 done, 2 wrong usage, or a list that cannot be used";
+
+const EFFECTS: &str = "\
+A run under `effects = \"staged\"` changes no file. If it succeeds, it ends as
+STAGED: its changes wait until a person commits or discards them, and are
+discarded when they expire (`effects.decide_within_hours`). No decision runs the
+tool again. Changes in force, also those of runs under `atomic`, can be undone for
+`effects.keep_days`, as long as no file of them has changed since.
+
+INTENT is the id of the run, or its first block as in the list. A commit covers
+exactly the changes that were shown, and all or none of them take effect. Each
+decision is in the journal, with its author.
+
+These commands need a running executor. With a list of callers, a commit and an
+undo need the role `governor` or `approver`. Any role lists, shows and discards,
+an agent only what is its own.
+
+Examples:
+  a2g-executor effects list --token-file ~/anna.token
+  a2g-executor effects show 550e8400 --token-file ~/anna.token
+  a2g-executor effects commit 550e8400 --token-file ~/anna.token
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not confirmed";
 
 /// Runs approved agent intents as WebAssembly tools, with exactly the capabilities that their
 /// verdict grants.
@@ -128,6 +150,12 @@ Examples:
     Stop(StopCommand),
     /// Lift a stop on a running executor
     Resume(ResumeCommand),
+    /// Show file changes that wait for a decision, and commit, discard or undo them
+    #[command(after_help = EFFECTS)]
+    Effects {
+        #[command(subcommand)]
+        command: EffectsCommand,
+    },
     /// Create a fleet, list its executors, or ask one of them to leave
     #[command(after_help = "Examples:
   a2g-executor fleet init --config executor.toml
@@ -687,7 +715,7 @@ pub(super) struct TargetOptions {
     pub(super) all: bool,
 }
 
-/// A running executor, and the operator's credentials.
+/// A running executor, and the caller's credentials.
 #[derive(Debug, Args)]
 pub(super) struct ExecutorAddress {
     /// The executor's URL; `/jsonrpc` is added if it has no path
@@ -706,6 +734,76 @@ impl ExecutorAddress {
     pub(super) fn default_url() -> String {
         format!("http://{DEFAULT_LISTEN}")
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum EffectsCommand {
+    /// List changes that wait for a decision, or that can be undone, newest first
+    ///
+    /// STATE is `waiting` or `in_force`. Waiting changes are discarded at UNTIL; those in force can be undone until then.
+    #[command(
+        after_help = "Examples:\n  a2g-executor effects list --token-file ~/anna.token\n  a2g-executor effects list --json | jq -r '.[] | select(.state == \"waiting\") | .intent'"
+    )]
+    List {
+        /// Show ids and agents in full at any width
+        #[arg(long, conflicts_with = "json")]
+        wide: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        address: ExecutorAddress,
+    },
+    /// Show the changes of a run: deletions and renames, changed files with differences, created files
+    ///
+    /// Changes that were committed, discarded or undone are shown with who decided, as long as the journal has the run.
+    #[command(after_help = "Example:\n  a2g-executor effects show 550e8400 --token-file ~/anna.token | less")]
+    Show {
+        /// The id of the run, or its first block as in `effects list`
+        intent: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        address: ExecutorAddress,
+    },
+    /// Show the waiting changes of a run, ask, and let all of them take effect together
+    ///
+    /// If a file that the run has read or changed is another one now, nothing is committed, and the changes still wait.
+    #[command(after_help = "\
+A commit can be undone while the changes are kept (`effects.keep_days`).
+
+Examples:
+  a2g-executor effects commit 550e8400 --token-file ~/anna.token
+  a2g-executor effects commit 550e8400 --token-file ~/anna.token \\
+    --digest 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
+    Commit {
+        #[command(flatten)]
+        options: DecisionOptions,
+        /// Do not ask, and commit only the changes with this digest, as `show` prints it
+        #[arg(long, value_name = "HEX", conflicts_with = "yes")]
+        digest: Option<String>,
+    },
+    /// Ask, and drop the waiting changes of a run for good
+    #[command(after_help = "Example:\n  a2g-executor effects discard 550e8400 --token-file ~/anna.token")]
+    Discard(DecisionOptions),
+    /// Show changes in force, ask, and put back all that they replaced or removed
+    ///
+    /// If one of the files has changed since, nothing is undone.
+    #[command(after_help = "Example:\n  a2g-executor effects undo 550e8400 --token-file ~/anna.token")]
+    Undo(DecisionOptions),
+}
+
+/// The changes that a command decides on.
+#[derive(Debug, Args)]
+pub(super) struct DecisionOptions {
+    /// The id of the run, or its first block as in `effects list`
+    pub(super) intent: String,
+    /// Do not ask
+    #[arg(long)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) address: ExecutorAddress,
 }
 
 #[derive(Debug, Subcommand)]

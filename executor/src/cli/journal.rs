@@ -256,7 +256,7 @@ const LISTS_ADVICE: &str =
     "`journal list`, `journal list --refused` and `journal list --waiting` list the known ones";
 
 /// Parses the first block of an intent's id, as the list shows it.
-fn parse_first_block(text: &str) -> Option<[u8; 4]> {
+pub(super) fn parse_first_block(text: &str) -> Option<[u8; 4]> {
     let is_block = text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_block.then(|| u32::from_str_radix(text, 16).ok()).flatten().map(u32::to_be_bytes)
 }
@@ -265,10 +265,11 @@ fn parse_first_block(text: &str) -> Option<[u8; 4]> {
 const NAMES: [&str; 2] = ["agent", "intent"];
 
 /// A row of a list, with its agent and intent apart.
-struct Row {
-    cells: Vec<String>,
-    intent: IntentId,
-    agent: String,
+pub(super) struct Row {
+    /// The first one has the time, the third one the tool.
+    pub(super) cells: Vec<String>,
+    pub(super) intent: IntentId,
+    pub(super) agent: String,
 }
 
 impl Row {
@@ -285,9 +286,9 @@ impl Row {
 
 /// The titles and each row, as one line if the whole names fit into `width`. Otherwise a wide list has the names in
 /// lines of their own, and a narrow one has their short forms, and truncates long agents and tools.
-fn lines(titles: &[&str], rows: &[Row], is_wide: bool, width: usize) -> Vec<String> {
+pub(super) fn lines(titles: &[&str], rows: &[Row], is_wide: bool, width: usize) -> Vec<String> {
     const TOOL: (usize, usize) = (2, 12);
-    const AGENT: (usize, usize) = (3, 8);
+    const MIN_AGENT: usize = 8;
     let table = |name_titles: &[&str], names: fn(&Row) -> Vec<String>, flexible: &[(usize, usize)]| {
         let titles = titles.iter().chain(name_titles).map(|title| (*title).to_owned()).collect();
         let cells = rows.iter().map(|row| row.cells.iter().cloned().chain(names(row)).collect());
@@ -299,7 +300,7 @@ fn lines(titles: &[&str], rows: &[Row], is_wide: bool, width: usize) -> Vec<Stri
         return whole;
     }
     if !is_wide {
-        return table(&NAMES, Row::short_names, &[AGENT, TOOL]);
+        return table(&NAMES, Row::short_names, &[(titles.len(), MIN_AGENT), TOOL]);
     }
     let names = std::iter::once(NAMES.join(" ")).chain(rows.iter().map(|row| row.whole_names().join(" ")));
     let rows = table(&[], |_row| Vec::new(), &[]).into_iter().zip(names);

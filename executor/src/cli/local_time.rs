@@ -30,6 +30,12 @@ impl LocalTime {
         Self(zone.unwrap_or_else(|_| TimeZone::utc()))
     }
 
+    /// UTC, so that tests do not depend on the machine.
+    #[cfg(test)]
+    pub(super) fn utc() -> Self {
+        Self(TimeZone::utc())
+    }
+
     /// Formats date and time to the second.
     pub(super) fn format_seconds(&self, at: OffsetDateTime) -> String {
         self.to_local(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())

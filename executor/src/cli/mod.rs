@@ -2,11 +2,13 @@
 
 mod arguments;
 mod caller;
+mod changes;
 mod compile;
 #[cfg(feature = "console")]
 mod console;
 mod doctor;
 mod doors;
+mod effects;
 #[cfg(feature = "fleet")]
 mod fleet;
 mod governor;
@@ -58,6 +60,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Fleet { command } => fleet::main(command),
         Command::Stop(arguments) => stop::stop(arguments),
         Command::Resume(arguments) => stop::resume(arguments),
+        Command::Effects { command } => effects::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Doctor { config, json } => doctor::main(json, config),
         Command::Completions { shell } => {

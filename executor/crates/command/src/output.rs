@@ -52,6 +52,22 @@ pub fn note(text: impl Display) {
     let _ignored = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
 }
 
+/// `true` if a person at a terminal can be asked.
+pub fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Asks a person at the terminal, who has to type `y` to confirm.
+///
+/// # Errors
+/// If the answer cannot be read.
+pub fn confirm(question: impl Display) -> std::io::Result<bool> {
+    let _ignored = write!(std::io::stderr(), "{} [y/N] ", one_line(question));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 /// Escapes text of other parties, including line ends, so that it cannot imitate lines of this program.
 pub fn one_line(text: impl Display) -> String {
     escape(text, &[])

@@ -7,14 +7,13 @@ use crate::difference::{self, Extent};
 use crate::set_up;
 use a2g_command::UsageError;
 use a2g_command::layout::wrap;
-use a2g_command::output::{note, one_line, print};
+use a2g_command::output::{can_ask, confirm, note, one_line, print};
 use a2g_command::setup::{Setup, config, recorded_definitions};
 use a2g_config::Config;
 use a2g_core::catalog::{Change, Update, reject as reject_update, waiting_updates};
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{Descriptor, Digest};
 use anyhow::{Context as _, bail};
-use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -74,13 +73,13 @@ pub(crate) fn approve(setup: &Setup, name: &str, digest: Option<&str>) -> anyhow
         }
     } else {
         print_difference(&update, Extent::Full);
-        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        if !can_ask() {
             note(format_args!(
                 "to approve exactly this:\n  a2g-executor tool approve {name} --digest sha256:{found}{options}"
             ));
             return Ok(ExitCode::from(NOT_APPROVED));
         }
-        if !confirm(&name, &update)? {
+        if !confirm(question(&name, &update)).context("the answer cannot be read")? {
             note(format_args!(
                 "{name} is not approved; `a2g-executor tool reject {name}{options}` drops the update"
             ));
@@ -128,14 +127,10 @@ fn print_difference(update: &Update, extent: Extent) {
     print(format_args!("\nmodule   sha256:{digest}\npackage  sha256:{}", update.digest()));
 }
 
-/// Asks a person at the terminal.
-fn confirm(name: &ToolName, update: &Update) -> anyhow::Result<bool> {
+fn question(name: &ToolName, update: &Update) -> String {
     let parts = part_names(update.changes());
     let what = if parts.is_empty() { String::new() } else { format!(" with the changed {parts}") };
-    let _ignored = write!(std::io::stderr(), "Approve {name}{what}? [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    format!("Approve {name}{what}?")
 }
 
 /// The parts that need approval.
