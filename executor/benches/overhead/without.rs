@@ -103,6 +103,7 @@ async fn serve(folder: &Path) {
         egress: None,
         journal,
         effects: EffectsPlace::Temporary,
+        effects_limits: config.effects_limits,
         fleet: None,
         passes_calls: false,
         clock: Arc::clone(&clock),

@@ -610,8 +610,18 @@ impl<'a> Startup<'a> {
         let passes_calls = config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls);
         let clock = Arc::clone(&runtime.clock);
         let effects = EffectsPlace::of_journal(&config.effects, &path);
-        let parts =
-            ExecutorParts { loaded, governor, trust, egress, journal, effects, fleet, passes_calls, clock };
+        let parts = ExecutorParts {
+            loaded,
+            governor,
+            trust,
+            egress,
+            journal,
+            effects,
+            effects_limits: config.effects_limits,
+            fleet,
+            passes_calls,
+            clock,
+        };
         let executor = Arc::new(Executor::new(settings, parts));
         // Before anything runs: a file that a run reads is as the receipts say.
         let recovered = executor.recover_effects().await;

@@ -74,6 +74,7 @@ pub async fn start_executor(
         egress,
         journal,
         effects: EffectsPlace::Temporary,
+        effects_limits: config.effects_limits,
         fleet: None,
         passes_calls: false,
         clock,

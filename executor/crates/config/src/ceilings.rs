@@ -65,15 +65,16 @@ mod tests {
     use a2g_types::limit::FileEffects;
 
     #[test]
-    fn the_time_of_file_effects_is_one_of_two() {
+    fn the_time_of_file_effects_is_one_of_three() {
         for (text, effects) in [
             ("", FileEffects::Direct),
             ("[ceilings]\neffects = \"direct\"\n", FileEffects::Direct),
             ("[ceilings]\neffects = \"atomic\"\n", FileEffects::Atomic),
+            ("[ceilings]\neffects = \"staged\"\n", FileEffects::Staged),
         ] {
             assert_eq!(parse(text).unwrap().ceilings.effects, effects, "{text}");
         }
-        for other in ["\"Atomic\"", "\"staged\"", "true"] {
+        for other in ["\"Atomic\"", "\"later\"", "true"] {
             assert!(parse(&format!("[ceilings]\neffects = {other}\n")).is_err(), "{other}");
         }
     }

@@ -56,11 +56,12 @@ pub(super) struct File {
     pub(super) fleet: Option<Fleet>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Effects {
-    pub(super) folder: Option<PathBuf>,
-}
+section!(Effects {
+    folder: Option<PathBuf> = None,
+    decide_within_hours: u32 = 24,
+    keep_days: u32 = 1,
+    max_mb: u64 = 4096,
+});
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -7,6 +7,7 @@ mod catalog;
 mod ceilings;
 mod console;
 mod doors;
+mod effects;
 mod error;
 mod executor;
 mod features;
@@ -28,7 +29,7 @@ pub use file::DEFAULT_LISTEN;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_core::catalog::{CompileLimits, RemoteTool};
-use a2g_core::run::{ApprovalRule, Capacity};
+use a2g_core::run::{ApprovalRule, Capacity, EffectsSettings};
 use a2g_fleet::FleetSettings;
 use a2g_govern::local::RiskThresholds;
 use a2g_govern::{GovernorUrl, IssuerSettings, SignerSettings, TrustSettings};
@@ -43,6 +44,7 @@ use a2g_types::quantity::MemoryLimit;
 use a2g_wire::strict_json::JsonBounds;
 use catalog::{parse_compile_limits, parse_remote_tools, parse_signers};
 use ceilings::{parse_ceilings, parse_mounts};
+use effects::parse_effects;
 use error::{InvalidValueError, invalid, with_nearest};
 use executor::{
     parse_capacity, parse_containment, parse_isolation, parse_layout, parse_reuse, parse_waiting,
@@ -110,8 +112,10 @@ pub struct Config {
     pub risk: RiskThresholds,
     /// The journal's file.
     pub journal: PathBuf,
-    /// The private folder that has a folder for each run whose file changes take effect together.
+    /// The private folder that has a folder for each run whose file changes are kept apart.
     pub effects: PathBuf,
+    /// The limits on file changes that wait for a decision or can be undone.
+    pub effects_limits: EffectsSettings,
     /// The durability level of the journal.
     pub durability: Durability,
     /// The runs whose start waits for the disk.
@@ -378,6 +382,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         trust: parse_trust(file.trust, resolve)?,
         compile_limits: parse_compile_limits(&file.catalog)?,
         definitions: file.catalog.definitions.map_or_else(|| journal.with_file_name(DEFINITIONS), resolve),
+        effects_limits: parse_effects(&file.effects)?,
         effects: file.effects.folder.map_or_else(|| journal.with_file_name(EFFECTS), resolve),
         cache: file.catalog.cache.map_or_else(default_cache, |path| Ok(resolve(path)))?,
         remote_tools: parse_remote_tools(file.catalog.remote)?,
