@@ -15,6 +15,7 @@
 //! ```text
 //! Membership   the tasks of a node of a fleet: lease, lost nodes, calls and questions of others
 //! Operator     decide, cancel, revoke, stop, resume, policies; starts what was approved
+//! ChangeSets   decisions on the file changes of runs that have ended
 //! Engine       runs calls: admission, slots, phases, nested calls, calls passed to other nodes
 //! Queries, Previews                 what is read: intents, journal, figures; what a decision would run
 //! Claims, CallStore                 claims and starts; the calls of tasks that wait here for a slot
@@ -26,6 +27,7 @@
 //! A door gets the executor, and calls the part that it needs.
 
 mod approval_rules;
+mod change_sets;
 mod claims;
 mod compile_waits;
 mod current_catalog;
@@ -58,9 +60,10 @@ mod wait_records;
 mod waits;
 
 pub use approval_rules::{ApprovalBar, ApprovalRule};
+pub use change_sets::{ChangeSet, ChangeSets};
 pub use current_catalog::{CurrentCatalog, LoadedCatalog};
 pub use decision_basis::DecisionBasis;
-pub use effects::EffectsPlace;
+pub use effects::{ChangeSetSummary, EffectsPlace, EffectsSettings};
 pub use engine::Engine;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, join_fleet};
@@ -140,6 +143,8 @@ pub struct ExecutorParts {
     pub journal: Journal,
     /// The place of the file changes that have not taken effect.
     pub effects: EffectsPlace,
+    /// The operator's settings of these changes.
+    pub effects_limits: EffectsSettings,
     /// The fleet with which the claims of intents are shared; `None` for an executor that shares nothing.
     pub fleet: Option<Arc<Fleet>>,
     /// `true` if a node of the fleet with a free slot runs calls that wait at another.
@@ -180,6 +185,8 @@ pub struct Executor {
     pub engine: Arc<Engine>,
     /// The acts of operators, governors and people.
     pub operator: Arc<Operator>,
+    /// The decisions on file changes.
+    pub changes: Arc<ChangeSets>,
     /// The reads of doors and people.
     pub queries: Arc<Queries>,
     /// The views of people before they decide.
@@ -198,7 +205,6 @@ pub struct Executor {
     pub membership: Arc<Membership>,
     /// The journal of intents and reports.
     pub journal: Arc<Journal>,
-    effects: Arc<EffectsFolder>,
     waits: Arc<Waits>,
     slots: Arc<Slots>,
     compile_waits: CompileWaits,
@@ -258,8 +264,9 @@ pub struct IntentAnswer {
 impl Parts {
     /// Restores the intents that waited and the stops that were in force, and makes what lies below the engine.
     fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
-        let ExecutorParts { loaded, governor, trust, egress, journal, effects, fleet, passes_calls, clock } =
+        let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock, .. } =
             parts;
+        let ExecutorParts { effects, effects_limits, .. } = parts;
         let approvals = match &fleet {
             Some(_) => RestoredApprovals::InFleet,
             None => RestoredApprovals::InForce,
@@ -300,7 +307,7 @@ impl Parts {
             policies,
             refusals,
             journal,
-            effects: Arc::new(EffectsFolder::new(effects)),
+            effects: Arc::new(EffectsFolder::new(effects, effects_limits)),
             peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
             answers,
             node,
@@ -338,19 +345,27 @@ impl Executor {
             Arc::clone(&call_store),
             Arc::clone(&queries),
         ));
-        let operator =
-            Arc::new(Operator::new(&parts, Arc::clone(&engine), Arc::clone(&previews), claims, call_store));
+        let changes = Arc::new(ChangeSets::new(&parts, Arc::clone(&claims)));
+        let operator = Arc::new(Operator::new(
+            &parts,
+            Arc::clone(&engine),
+            Arc::clone(&previews),
+            Arc::clone(&changes),
+            claims,
+            call_store,
+        ));
         let membership = Arc::new(Membership::new(
             &parts,
             Arc::clone(&engine),
             Arc::clone(&operator),
             Arc::clone(&queries),
         ));
-        let Parts { catalogue, policies, refusals, journal, effects, node, peers, .. } = parts;
+        let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
         let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;
         Self {
             engine,
             operator,
+            changes,
             queries,
             previews,
             catalogue,
@@ -360,7 +375,6 @@ impl Executor {
             peers,
             membership,
             journal,
-            effects,
             waits,
             slots,
             compile_waits,
@@ -380,7 +394,7 @@ impl Executor {
     /// # Errors
     /// If the folder cannot be read or another process uses it.
     pub async fn recover_effects(&self) -> std::io::Result<()> {
-        self.effects.recover(&self.journal.claims).await
+        self.changes.recover().await
     }
 
     /// The metrics of the executor, including those of the journal.
@@ -406,9 +420,9 @@ impl Executor {
         self.subscribers.add(subscriber);
     }
 
-    /// Ends the waits of undecided intents soon after they expire, until the sessions end.
+    /// Ends the waits of undecided intents and of file changes soon after they expire, until the sessions end.
     pub async fn end_expired_waits(self: Arc<Self>) {
-        self.waits.end_expired().await;
+        tokio::join!(self.waits.end_expired(), self.changes.end_due());
     }
 
     /// Stops accepting calls.

@@ -2,24 +2,36 @@
 //!
 //! ```text
 //! start    a private folder for the run ─▶ its folder `upper` goes to the guest's process
-//! end      SUCCESS ─ commit ─▶ in force, and still kept ─ receipt on the disk ─▶ the run's folder is removed
-//!             │        └─ conflict ─▶ no file is changed, and the run is a failure
+//! end      SUCCESS ─┬─ atomic: commit ─▶ in force, and still kept ─ receipt on the disk ─▶ can be undone for some time
+//!             │     │             └─ conflict ─▶ no file is changed, and the run is a failure
+//!             │     └─ staged: listed ─ receipt (STAGED) on the disk ─▶ waits for a decision (`sets.rs`)
 //!             └─ any other end ─▶ the run's folder is removed
-//! restart  for each folder that is left: the receipt says SUCCESS ─▶ the changes stay; otherwise they are taken back
+//! restart  for each folder that is left: the receipt says SUCCESS ─▶ the changes stay; STAGED ─▶ they wait again;
+//!          otherwise they are taken back
 //! ```
 //! The guest's process can write anything into `upper`. So the list of changes is computed and checked here, and what a
 //! commit needs besides (`roots.json`, `store`) is outside of `upper`.
 
+mod changes;
 mod recover;
 mod roots;
+mod sets;
+mod shown;
 mod staged;
 
-pub(super) use staged::{AppliedChanges, Committed, StagedChanges};
+pub(super) use changes::RunChanges;
+pub(super) use recover::LeftSet;
+pub use sets::ChangeSetSummary;
+pub(super) use sets::TakenSet;
+pub(super) use staged::{Kept, Settled, StagedChanges};
 
+use a2g_runtime::aside::run_aside;
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
+use sets::KeptSet;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
@@ -28,6 +40,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -56,9 +69,23 @@ impl EffectsPlace {
     }
 }
 
+/// The operator's settings of file changes that are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EffectsSettings {
+    /// The time within which somebody has to decide on the changes of a staged run. They are discarded then.
+    pub decide_within: Duration,
+    /// The time for which changes that are in force can be undone; zero if they cannot.
+    pub keep: Duration,
+    /// The disk space of all changes that wait or can be undone, in bytes.
+    pub max_bytes: u64,
+}
+
 /// The folders of the runs whose changes take effect together.
 pub(super) struct EffectsFolder {
     place: EffectsPlace,
+    settings: EffectsSettings,
+    /// The sets of earlier runs, by the intent of the run.
+    sets: Mutex<HashMap<IntentId, KeptSet>>,
     opened: Mutex<Option<Arc<OpenedFolder>>>,
     /// One commit at a time: no two of this process change a folder at once, and only one list is in memory.
     turn: Semaphore,
@@ -67,8 +94,31 @@ pub(super) struct EffectsFolder {
 }
 
 impl EffectsFolder {
-    pub(super) fn new(place: EffectsPlace) -> Self {
-        Self { place, opened: Mutex::default(), turn: Semaphore::new(1), next: AtomicU64::default() }
+    pub(super) fn new(place: EffectsPlace, settings: EffectsSettings) -> Self {
+        Self {
+            place,
+            settings,
+            sets: Mutex::default(),
+            opened: Mutex::default(),
+            turn: Semaphore::new(1),
+            next: AtomicU64::default(),
+        }
+    }
+
+    /// The settings.
+    pub(super) fn settings(&self) -> EffectsSettings {
+        self.settings
+    }
+
+    /// Does long work on the changes of a run, one at a time, on behalf of `owner`.
+    pub(super) async fn in_turn<T: Send + 'static>(
+        &self,
+        owner: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        // Never closed.
+        let _turn = self.turn.acquire().await.ok();
+        run_aside(owner, async move { work() }).await
     }
 
     /// Opens the folder, and makes it if there is none.
@@ -209,32 +259,35 @@ fn open_folder(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
+    const SETTINGS: EffectsSettings =
+        EffectsSettings { decide_within: Duration::from_secs(60), keep: Duration::ZERO, max_bytes: 1 << 20 };
+
     #[test]
     fn a_folder_is_private_and_used_by_one_process_and_that_of_a_run_is_removed() {
         let home = tempfile::tempdir().unwrap();
         let base = home.path().join("effects");
         let place = || EffectsPlace::of_journal(&base, Path::new("/state/journal.db"));
-        let effects = EffectsFolder::new(place());
+        let effects = EffectsFolder::new(place(), SETTINGS);
         let (folder, upper) = effects.make(IntentId::random()).unwrap();
         let path = folder.path();
         assert_eq!(path.parent().unwrap(), base.join("journal.db"));
         for private in [&base, &path, &path.join(UPPER)] {
             assert_eq!(private.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         }
-        let in_use = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
+        let in_use = EffectsFolder::new(place(), SETTINGS).open().map(drop).unwrap_err().to_string();
         assert!(in_use.contains("another process") && in_use.contains("`effects.folder`"), "{in_use}");
         // Without a runtime, it is removed at once.
         drop((folder, upper));
         assert!(!path.exists());
         drop(effects);
         std::fs::set_permissions(base.join("journal.db"), std::fs::Permissions::from_mode(0o750)).unwrap();
-        let open = EffectsFolder::new(place()).open().map(drop).unwrap_err().to_string();
+        let open = EffectsFolder::new(place(), SETTINGS).open().map(drop).unwrap_err().to_string();
         assert!(open.contains("open to other users"), "{open}");
     }
 
     #[test]
     fn a_temporary_folder_goes_with_the_last_user() {
-        let effects = EffectsFolder::new(EffectsPlace::Temporary);
+        let effects = EffectsFolder::new(EffectsPlace::Temporary, SETTINGS);
         let folder = effects.open().unwrap();
         let path = folder.path.clone();
         drop(effects);

@@ -1,32 +1,87 @@
 //! The folders that an earlier process has left: each is brought to what the receipt of its run says.
 
+use super::changes::{RunChanges, settle};
 use super::roots::RunRoots;
-use super::staged::settle;
-use super::{DONE, EffectsFolder, EffectsPlace, Fate, OpenedFolder, RunFolder, STORE, UPPER, open_folder};
+use super::sets::{KeptState, StoredSet};
+use super::{DONE, EffectsFolder, EffectsPlace, EffectsSettings, Fate, OpenedFolder, RunFolder, open_folder};
 use a2g_journal::{IfFull, IntentClaims, JournalError, Stage};
-use a2g_overlay::{Disk, Folders, Recovered, Upper, undo};
+use a2g_overlay::Recovered;
 use a2g_types::ident::IntentId;
-use a2g_types::outcome::Status;
+use a2g_types::outcome::{Receipt, Status};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
 /// The state of the changes of a run, as the journal tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Told {
-    /// They are in force.
-    InForce,
-    /// They are not.
+    /// They are in force, unless they were undone since.
+    InForce(Arc<Receipt>),
+    /// They wait for a decision, unless there was one since.
+    Waiting(Arc<Receipt>),
+    /// They are not in force.
     NotInForce,
     /// Nothing that could be relied on.
     Unknown,
+}
+
+/// Changes of an earlier process's run that may be kept.
+pub(in crate::run) struct LeftSet {
+    /// The receipt of the run.
+    pub(in crate::run) receipt: Arc<Receipt>,
+    /// `true` if the changes are in force now.
+    pub(in crate::run) is_in_force: bool,
+    run: RunChanges,
+    stored: Option<StoredSet>,
+}
+
+impl LeftSet {
+    /// Lets the changes wait for a decision, or be undone if they are in force, for as long as they had when they were
+    /// left, after so many decisions.
+    pub(in crate::run) fn keep(self, effects: &EffectsFolder, decisions: u32, now: OffsetDateTime) {
+        let Self { receipt, is_in_force, mut run, stored } = self;
+        let EffectsSettings { decide_within, keep, max_bytes: _ } = effects.settings;
+        let (state, time) = match is_in_force {
+            true => (KeptState::InForce, keep),
+            false => (KeptState::Waiting, decide_within),
+        };
+        let stored = match stored.filter(|stored| stored.state == state) {
+            Some(stored) => Ok(stored),
+            None if time.is_zero() => return run.set_fate(Fate::Removed),
+            None => run.mark(state, now, now + time),
+        };
+        match stored {
+            Ok(stored) => effects.remember(&receipt, run.folder.name.clone(), stored, decisions),
+            Err(error) => {
+                let folder = run.folder.path();
+                tracing::error!(folder = %folder.display(), %error, "the file changes of an earlier run cannot be kept: the next start tries again");
+            }
+        }
+    }
+
+    /// Removes the folder.
+    pub(in crate::run) fn remove(mut self) {
+        self.run.set_fate(Fate::Removed);
+    }
+
+    /// Leaves the folder to an operator.
+    pub(in crate::run) fn leave(self, reason: &str) {
+        leave(&self.run.folder.path(), reason);
+    }
+}
+
+fn leave(path: &Path, reason: &str) {
+    tracing::error!(folder = %path.display(), reason, "the file changes of an earlier run need an operator (docs/operations.md#file-changes)");
 }
 
 impl Told {
     fn of(stage: Option<&Stage>) -> Self {
         match stage {
             Some(Stage::Finished(receipt)) => match receipt.outcome.end.status() {
-                Status::Success => Self::InForce,
+                Status::Success => Self::InForce(Arc::clone(receipt)),
+                Status::Staged => Self::Waiting(Arc::clone(receipt)),
                 Status::Failure | Status::Timeout | Status::Aborted => Self::NotInForce,
             },
             // No run that has begun is without a record.
@@ -39,17 +94,18 @@ impl Told {
 
 impl EffectsFolder {
     /// Ends the commits that earlier processes left unfinished, once the journal has the receipts of their runs, and
-    /// removes the folders of all their runs.
+    /// removes their folders. Returns the sets that may be kept.
     ///
     /// # Ambient Authority
     /// Opens the folder of the configuration, and the host folders that earlier runs changed.
     ///
     /// # Errors
     /// If the folder cannot be read or another process uses it.
-    pub(in crate::run) async fn recover(self: &Arc<Self>, claims: &IntentClaims) -> io::Result<()> {
+    pub(in crate::run) async fn recover(self: &Arc<Self>, claims: &IntentClaims) -> io::Result<Vec<LeftSet>> {
         let effects = Arc::clone(self);
         let left = spawn_blocking(move || effects.list_left()).await.map_err(io::Error::other)??;
-        let Some((parent, names)) = left else { return Ok(()) };
+        let Some((parent, names)) = left else { return Ok(Vec::new()) };
+        let mut sets = Vec::new();
         for name in names {
             let folder = Arc::clone(&parent);
             if name.starts_with(DONE) {
@@ -67,9 +123,10 @@ impl EffectsFolder {
                 tracing::warn!(%intent, %error, "the journal does not say how this run ended");
                 Told::Unknown
             });
-            spawn_blocking(move || bring_to(folder, name, told)).await.map_err(io::Error::other)?;
+            let brought = spawn_blocking(move || bring_to(folder, name, told)).await;
+            sets.extend(brought.map_err(io::Error::other)?);
         }
-        Ok(())
+        Ok(sets)
     }
 
     /// The opened folder and the names in it; `None` if there is none.
@@ -99,54 +156,83 @@ async fn find_told(claims: &IntentClaims, intent: IntentId) -> Result<Told, Jour
     Ok(Told::of(stage.as_ref().map(|(_agent, stage)| stage)))
 }
 
-/// Brings the folders of a run to what was told of them, and removes its own. If that is not possible, an operator has to.
-fn bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) {
+/// Brings the folders of a run to what was told of them, and removes its own unless the changes may be kept. If that is not
+/// possible, an operator has to.
+fn bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Option<LeftSet> {
     let dir = match open_folder(&parent.dir, &name) {
         Ok(dir) => dir,
-        Err(error) => return tracing::warn!(folder = name, %error, "this is not the folder of a run"),
+        Err(error) => {
+            tracing::warn!(folder = name, %error, "this is not the folder of a run");
+            return None;
+        }
     };
     let mut folder = RunFolder { parent, name, dir, fate: Fate::Kept };
-    match end_commit(&folder, told) {
-        Ok(()) => folder.fate = Fate::Removed,
-        Err(reason) => {
-            let path = folder.path();
-            tracing::error!(folder = %path.display(), reason, "the file changes of an earlier run need an operator (docs/operations.md#file-changes)");
+    let path = folder.path();
+    let roots = match RunRoots::reopen(&folder) {
+        Ok(Some(roots)) => roots,
+        // No commit began, and nothing was listed, whatever the run was.
+        Ok(None) => {
+            folder.fate = Fate::Removed;
+            return None;
         }
+        Err(error) => {
+            leave(&path, &error.to_string());
+            return None;
+        }
+    };
+    let mut run = match RunChanges::open(folder, roots) {
+        Ok(run) => run,
+        Err(error) => {
+            leave(&path, &error.to_string());
+            return None;
+        }
+    };
+    match end_commit(&run, &told) {
+        Ok(Ended::Removed) => run.set_fate(Fate::Removed),
+        Ok(Ended::MayBeKept { receipt, is_in_force }) => {
+            let stored = StoredSet::read(&run.folder).unwrap_or_else(|error| {
+                tracing::warn!(folder = run.folder.name, %error, "the time of these file changes begins again");
+                None
+            });
+            return Some(LeftSet { receipt, is_in_force, run, stored });
+        }
+        Err(reason) => leave(&path, &reason),
     }
+    None
 }
 
-fn end_commit(folder: &RunFolder, told: Told) -> Result<(), String> {
-    let io_error = |error: io::Error| error.to_string();
-    // Without it, no commit began, whatever the run was.
-    let Some(roots) = RunRoots::reopen(folder).map_err(io_error)? else { return Ok(()) };
-    let open =
-        |name| open_folder(&folder.dir, name).map_err(|error| format!("`{name}` cannot be opened: {error}"));
-    let upper = Upper::new(open(UPPER)?);
-    let store = open(STORE)?;
-    let folders = Folders { roots: roots.lower(), upper: &upper, store: &store };
-    let state = settle(folders).map_err(|error| roots.describe_commit_error(&error))?;
-    let run = &folder.name;
-    match (state, told) {
-        (Recovered::Committed, Told::InForce) => Ok(()),
-        (Recovered::Unchanged, Told::NotInForce) => {
-            tracing::warn!(run, "the file changes of an interrupted run have not taken effect");
-            Ok(())
+/// What becomes of the folder of an earlier run.
+enum Ended {
+    Removed,
+    MayBeKept { receipt: Arc<Receipt>, is_in_force: bool },
+}
+
+fn end_commit(changes: &RunChanges, told: &Told) -> Result<Ended, String> {
+    let state = settle(changes.folders()).map_err(|error| changes.roots.describe_commit_error(&error))?;
+    let is_in_force = match state {
+        Recovered::Committed => true,
+        Recovered::Unchanged => false,
+    };
+    let run = &changes.folder.name;
+    match told {
+        Told::InForce(receipt) | Told::Waiting(receipt) => {
+            Ok(Ended::MayBeKept { receipt: Arc::clone(receipt), is_in_force })
         }
-        (Recovered::Committed, Told::NotInForce) => {
-            undo(folders, &Disk::new()).map_err(|error| {
-                let reason = roots.describe_commit_error(&error);
+        Told::NotInForce if is_in_force => {
+            changes.undo().map_err(|reason| {
                 format!("they are in force, its report says that the run failed, and they cannot be taken back: {reason}")
             })?;
             tracing::warn!(run, "the file changes of an interrupted run were taken back");
-            Ok(())
+            Ok(Ended::Removed)
         }
-        (Recovered::Unchanged, Told::InForce) => {
-            Err("its report says that they are in force, and they are not".to_owned())
+        Told::NotInForce => {
+            tracing::warn!(run, "the file changes of an interrupted run have not taken effect");
+            Ok(Ended::Removed)
         }
-        (Recovered::Committed, Told::Unknown) => {
+        Told::Unknown if is_in_force => {
             Err("they are in force, and the journal does not have the report of the run".to_owned())
         }
-        (Recovered::Unchanged, Told::Unknown) => Ok(()),
+        Told::Unknown => Ok(Ended::Removed),
     }
 }
 

@@ -7,9 +7,11 @@ use a2g_overlay::{
     LowerRoot,
 };
 use a2g_types::limit::Access as FileAccess;
+use a2g_types::visible_text::escape_invisible;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fsync, openat, openat2, renameat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -145,9 +147,14 @@ impl RunRoots {
 
     /// The path that the guest uses, for a message.
     pub(super) fn describe_path(&self, path: &EntryPath) -> String {
+        format!("`{}`", self.show_path(path))
+    }
+
+    /// The path that the guest uses, for people: what they could not see is escaped.
+    pub(super) fn show_path(&self, path: &EntryPath) -> String {
         let guest = self.named.get(path.root).map_or("", |named| named.guest.as_str());
-        let names = path.names.iter().map(|name| name.as_os_str().to_string_lossy()).collect::<Vec<_>>();
-        format!("`{}`", join(guest, &names))
+        let names = path.names.iter().map(|name| show_bytes(name.as_bytes())).collect::<Vec<_>>();
+        join(guest, &names)
     }
 
     /// The reason why there is no list of changes, as a clause.
@@ -255,6 +262,18 @@ impl RunRoots {
         }
         Ok(Some(Self { lower, named }))
     }
+}
+
+/// Bytes as people read them: those that are no UTF-8 as `\\xff`, and characters that they could not see escaped.
+pub(super) fn show_bytes(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(&escape_invisible(chunk.valid(), usize::MAX));
+        for byte in chunk.invalid() {
+            let _a_string_takes_all = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
 }
 
 /// # Ambient Authority

@@ -1,27 +1,23 @@
-//! The changes of one run: staged, in force, or taken back.
+//! The changes of one run, from its start to its receipt: kept apart, then in force, waiting, or taken back.
 
+use super::changes::{ApplyError, RunChanges, list_changes};
 use super::roots::RunRoots;
-use super::{EffectsFolder, Fate, RunFolder};
+use super::sets::{KeptState, StoredSet};
+use super::{EffectsFolder, Fate, RunFolder, shown};
 use crate::run::faults::busy_fault;
 use a2g_capability::Permit;
-use a2g_overlay::{
-    CommitError, Disk, Effects, EffectsLimits, Folders, MAX_TABLE_BYTES, Recovered, Table, Upper, commit,
-    recover, undo,
-};
+use a2g_overlay::{Effects, Upper};
 use a2g_runtime::aside::run_aside;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
-use a2g_types::outcome::FileChanges;
+use a2g_types::limit::FileEffects;
+use a2g_types::outcome::{FileChanges, Receipt};
 use a2g_types::tool::Digest;
-use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use rustix::fs::syncfs;
+use std::io;
 use std::sync::Arc;
+use time::OffsetDateTime;
 
-/// The bounds of the work for the list of one run's changes.
-// Reading this much takes a minute or so; the changes of other runs wait meanwhile.
-const LIMITS: EffectsLimits = EffectsLimits { max_changes: 200_000, max_hashed_bytes: 16 << 30 };
 /// The refusal of a call whose folder cannot be made.
 const NO_FOLDER: &str = "the executor cannot keep the file changes of this call apart (its log has the reason): send the \
                          call again later";
@@ -34,15 +30,24 @@ pub(in crate::run) struct StagedChanges {
     /// Another handle of it, for the run.
     guests: Option<a2g_capability::Upper>,
     roots: RunRoots,
+    mode: FileEffects,
     /// The owner of the run's message, who waits for a turn on the threads for long work.
     owner: Box<str>,
 }
 
-/// The end of a commit.
-pub(in crate::run) struct Committed {
+/// The changes of a run that has succeeded.
+pub(in crate::run) struct Settled {
     pub(in crate::run) changes: FileChanges,
     /// `None` if the run has changed nothing.
-    pub(in crate::run) applied: Option<AppliedChanges>,
+    pub(in crate::run) kept: Option<Kept>,
+}
+
+/// The changes of a successful run, until its receipt is on the disk.
+pub(in crate::run) enum Kept {
+    /// They are in force.
+    InForce(AppliedChanges),
+    /// They wait for a decision.
+    Waiting(WaitingChanges),
 }
 
 impl EffectsFolder {
@@ -52,9 +57,11 @@ impl EffectsFolder {
         call: &Call,
         permit: &Permit,
     ) -> Result<Option<StagedChanges>, Fault> {
-        if permit.grant().effects().value.is_direct() {
+        let mode = permit.grant().effects().value;
+        if mode.is_direct() {
             return Ok(None);
         }
+        self.check_room(&call.agent, mode)?;
         let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
         let effects = Arc::clone(self);
         let intent = call.intent;
@@ -70,6 +77,7 @@ impl EffectsFolder {
                 upper: Upper::new(upper),
                 guests: Some(a2g_capability::Upper::new(guests)),
                 roots,
+                mode,
                 owner,
             }),
             (Err(error), _) | (_, Err(error)) => Err(error),
@@ -87,139 +95,133 @@ impl StagedChanges {
         self.guests.take()
     }
 
-    /// Lets all changes take effect, or none.
+    /// Lets all changes take effect, or none; those of a staged run wait for a decision from `now` on.
     ///
     /// # Errors
     /// The reason why none did, as a clause.
-    pub(in crate::run) async fn commit(self) -> Result<Committed, String> {
+    pub(in crate::run) async fn settle(self, now: OffsetDateTime) -> Result<Settled, String> {
         let effects = Arc::clone(&self.effects);
         let owner = self.owner.clone();
-        // Never closed.
-        let _turn = effects.turn.acquire().await.ok();
-        run_aside(&owner, async move { self.apply() }).await
+        effects.in_turn(&owner, move || self.settle_now(now)).await
     }
 
-    fn apply(self) -> Result<Committed, String> {
-        let Self { effects, mut folder, upper, guests: _, roots, owner } = self;
+    fn settle_now(self, now: OffsetDateTime) -> Result<Settled, String> {
+        let Self { effects, mut folder, upper, guests: _, roots, mode, owner } = self;
         let list = list_changes(&upper, &roots)?;
         if let Err(path) = roots.check_granted(&list) {
             let shown = roots.describe_path(path);
             return Err(format!("the run was not granted {shown}, which they change: check the tool"));
         }
         let count = u64::try_from(list.changes.len()).unwrap_or(u64::MAX);
-        let changes = FileChanges { count, digest: Digest(*list.digest().as_bytes()) };
+        let digest = Digest(*list.digest().as_bytes());
+        let mut changes = FileChanges { count, digest, shown: Vec::new() };
         if list.is_empty() {
-            return Ok(Committed { changes, applied: None });
+            return Ok(Settled { changes, kept: None });
         }
-        let store = roots.prepare_commit(&folder).map_err(|error| {
-            format!("the commit could not be prepared ({error}): see that `effects.folder` has space")
-        })?;
-        // From here on, the log in the folder is what ends the commit, should this process not do it.
-        folder.fate = Fate::Kept;
-        let applied = AppliedChanges { effects, folder, upper, store, roots, owner };
-        match commit(&list, applied.folders(), &Disk::new()) {
-            Ok(()) => Ok(Committed { changes, applied: Some(applied) }),
-            Err(error) => {
-                let settled = applied.settle_after(&error)?;
-                Ok(Committed { changes, applied: Some(settled) })
-            }
+        let waits = match mode {
+            FileEffects::Staged => true,
+            FileEffects::Direct | FileEffects::Atomic => false,
+        };
+        if waits {
+            changes.shown = shown::list(&list, &roots, &upper)?;
         }
+        let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
+        if !waits {
+            // From here on, the log in the folder is what ends the commit, should this process not do it.
+            folder.fate = Fate::Kept;
+        }
+        let run = RunChanges { folder, upper, store, roots };
+        let kept = if waits {
+            Kept::Waiting(WaitingChanges::new(effects, run, now).map_err(|error| no_space(&error))?)
+        } else {
+            Kept::InForce(AppliedChanges::commit(effects, run, owner, &list, now)?)
+        };
+        Ok(Settled { changes, kept: Some(kept) })
     }
+}
+
+fn no_space(error: &io::Error) -> String {
+    format!("they could not be prepared ({error}): see that `effects.folder` has space")
 }
 
 /// The changes of a run that are in force, and are kept until its receipt is on the disk. Dropping it leaves what to do
 /// to the next start.
 pub(in crate::run) struct AppliedChanges {
     effects: Arc<EffectsFolder>,
-    folder: RunFolder,
-    upper: Upper,
-    store: OwnedFd,
-    roots: RunRoots,
+    run: RunChanges,
+    /// `None` if they cannot be undone after the receipt.
+    stored: Option<StoredSet>,
     owner: Box<str>,
 }
 
 impl AppliedChanges {
-    fn folders(&self) -> Folders<'_> {
-        Folders { roots: self.roots.lower(), upper: &self.upper, store: &self.store }
-    }
-
-    /// Finds out what a commit that failed has left.
-    ///
-    /// # Errors
-    /// The reason why the changes are not in force, as a clause.
-    fn settle_after(mut self, error: &CommitError) -> Result<Self, String> {
-        let reason = self.roots.describe_commit_error(error);
-        match settle(self.folders()) {
-            // The failure came after the last step.
-            Ok(Recovered::Committed) => Ok(self),
-            Ok(Recovered::Unchanged) => {
-                self.folder.fate = Fate::Removed;
-                Err(reason)
+    fn commit(
+        effects: Arc<EffectsFolder>,
+        mut run: RunChanges,
+        owner: Box<str>,
+        list: &Effects,
+        now: OffsetDateTime,
+    ) -> Result<Self, String> {
+        if let Err(error) = run.apply(list) {
+            match &error {
+                ApplyError::Unchanged(_) => run.set_fate(Fate::Removed),
+                ApplyError::Unsettled(_) => {}
             }
-            Err(again) => {
-                let folder = self.folder.path();
-                let state = self.roots.describe_commit_error(&again);
-                tracing::error!(folder = %folder.display(), state, "a commit of file changes has failed, and some may be in force: the next start tries to take them back");
-                Err(format!("{reason}; some may be in force, see the executor's log"))
-            }
+            return Err(error.into_reason());
         }
+        let keep = effects.settings.keep;
+        // Without the file, they cannot be undone, and nothing else is wrong.
+        let stored = (!keep.is_zero()).then(|| run.mark(KeptState::InForce, now, now + keep).ok()).flatten();
+        Ok(Self { effects, run, stored, owner })
     }
 
     /// Takes the changes back, because the run is reported with another end.
     pub(in crate::run) async fn take_back(self) {
         let effects = Arc::clone(&self.effects);
         let owner = self.owner.clone();
-        // Never closed.
-        let _turn = effects.turn.acquire().await.ok();
-        run_aside(&owner, async move { self.take_back_now() }).await;
+        effects.in_turn(&owner, move || self.take_back_now()).await;
     }
 
-    fn take_back_now(mut self) {
-        match undo(self.folders(), &Disk::new()) {
-            Ok(()) => self.folder.fate = Fate::Removed,
-            Err(error) => {
-                let folder = self.folder.path();
-                let reason = self.roots.describe_commit_error(&error);
+    fn take_back_now(self) {
+        let mut run = self.run;
+        match run.undo() {
+            Ok(()) => run.set_fate(Fate::Removed),
+            Err(reason) => {
+                let folder = run.folder.path();
                 tracing::error!(folder = %folder.display(), reason, "the file changes of a run that is reported as aborted are in force: the next start tries again to take them back");
             }
         }
     }
 
-    /// Lets the changes stay: the receipt that says so is on the disk.
-    pub(in crate::run) fn finish(mut self) {
-        self.folder.fate = Fate::Removed;
+    /// Lets the changes stay: the receipt that says so is on the disk. For some time, they can be undone.
+    pub(in crate::run) fn finish(self, receipt: &Receipt) {
+        let Self { effects, mut run, stored, owner: _ } = self;
+        match stored {
+            Some(stored) => effects.remember(receipt, run.folder.name.clone(), stored, 0),
+            None => run.set_fate(Fate::Removed),
+        }
     }
 }
 
-/// Ends a commit or an undo that failed or was interrupted.
-pub(super) fn settle(folders: Folders<'_>) -> Result<Recovered, CommitError> {
-    match recover(folders, &Disk::new()) {
-        // It was led back, which is its end.
-        Err(CommitError::Conflicts(_)) => recover(folders, &Disk::new()),
-        other => other,
-    }
+/// The changes of a staged run that wait for a decision once its receipt is on the disk. Dropping it discards them.
+pub(in crate::run) struct WaitingChanges {
+    effects: Arc<EffectsFolder>,
+    run: RunChanges,
+    stored: StoredSet,
 }
 
-/// The changes in the table that the guest's process has left.
-fn list_changes(upper: &Upper, roots: &RunRoots) -> Result<Effects, String> {
-    let unreadable = |error: io::Error| format!("their table cannot be read ({error}): run it again");
-    let bytes = read_table(upper).map_err(unreadable)?;
-    let table = Table::from_bytes(&bytes, roots.lower().len()).map_err(|error| error.to_string())?;
-    drop(bytes);
-    let effects = Effects::of(&table, roots.lower(), upper, LIMITS);
-    effects.map_err(|error| roots.describe_effects_error(&error))
-}
-
-fn read_table(upper: &Upper) -> io::Result<Vec<u8>> {
-    // The process can have put anything in its place: nothing is followed, and nothing waits.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(upper.dir(), Upper::TABLE, flags, Mode::empty())?;
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is not a file"));
+impl WaitingChanges {
+    fn new(effects: Arc<EffectsFolder>, run: RunChanges, now: OffsetDateTime) -> io::Result<Self> {
+        let stored = run.mark(KeptState::Waiting, now, now + effects.settings.decide_within)?;
+        // What the receipt says to be there is there after a power failure, too.
+        syncfs(run.upper.dir())?;
+        Ok(Self { effects, run, stored })
     }
-    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
-    let mut bytes = Vec::new();
-    // One byte more, so that a longer one is refused.
-    File::from(file).take(max.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok(bytes)
+
+    /// Lets the changes wait: the receipt that says so is on the disk.
+    pub(in crate::run) fn finish(self, receipt: &Receipt) {
+        let Self { effects, mut run, stored } = self;
+        run.set_fate(Fate::Kept);
+        effects.remember(receipt, run.folder.name.clone(), stored, 0);
+    }
 }

@@ -183,6 +183,12 @@ impl NestedCalls {
     /// # Errors
     /// The reason why it may not.
     pub(in crate::run) fn check_effects(&self, grant: &Grant) -> Result<(), String> {
+        if grant.effects().value == FileEffects::Staged {
+            return Err(format!(
+                "the file changes of this call would wait for a decision (`effects` is `staged`), and `{}`, which makes it,                  would go on as if they were in force: let that program itself be staged",
+                self.parent.tool
+            ));
+        }
         if self.effects.is_direct() || !grant.allows_effects() {
             return Ok(());
         }

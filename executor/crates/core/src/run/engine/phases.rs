@@ -9,7 +9,7 @@
 
 use super::nested::NestedCalls;
 use crate::run::claims::ClaimedRun;
-use crate::run::effects::{AppliedChanges, Committed, StagedChanges};
+use crate::run::effects::{Kept, Settled, StagedChanges};
 use crate::run::faults::{busy_fault, receipt_pending_fault};
 use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
@@ -35,6 +35,7 @@ use futures_util::FutureExt as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tracing::Instrument as _;
 
 /// The time that the executor itself has spent on a call, and the time in the queue.
@@ -343,28 +344,31 @@ impl Started {
         };
         check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
         // A cancellation from here on comes too late, and gets the receipt.
-        let in_force = commit(changes, &mut outcome).await;
+        let kept = settle(changes, &mut outcome, engine.clock.now()).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
         let persistence = claimed.sink.persistence();
         let ClaimedCall { engine, verdict, times, running, _place, .. } = claimed;
-        Ended { engine, verdict, times, persistence, claim, receipt, in_force, _open: (running, _place) }
+        Ended { engine, verdict, times, persistence, claim, receipt, kept, _open: (running, _place) }
     }
 }
 
-/// Lets the file changes of a successful run take effect, and discards those of any other. If they cannot take effect,
-/// the run is a failure.
-async fn commit(staged: Option<StagedChanges>, outcome: &mut Outcome) -> Option<AppliedChanges> {
+/// Lets the file changes of a successful run take effect, or wait if it is staged, and discards those of any other. If that
+/// is not possible, the run is a failure.
+async fn settle(staged: Option<StagedChanges>, outcome: &mut Outcome, now: OffsetDateTime) -> Option<Kept> {
     let run_changes = staged?;
     match outcome.end.status() {
         Status::Success => {}
-        Status::Failure | Status::Timeout | Status::Aborted => return None,
+        Status::Staged | Status::Failure | Status::Timeout | Status::Aborted => return None,
     }
-    match run_changes.commit().await {
-        Ok(Committed { changes, applied }) => {
+    match run_changes.settle(now).await {
+        Ok(Settled { changes, kept }) => {
             outcome.usage.changes = Some(changes);
-            applied
+            if let (Some(Kept::Waiting(_)), End::Returned(result)) = (&kept, &outcome.end) {
+                outcome.end = End::Staged(result.clone());
+            }
+            kept
         }
         Err(reason) => {
             outcome.end = End::NotCommitted(reason);
@@ -382,7 +386,7 @@ pub(in crate::run) struct Ended {
     claim: FleetClaim,
     receipt: Arc<Receipt>,
     /// The changes that are kept until the receipt is on the disk.
-    in_force: Option<AppliedChanges>,
+    kept: Option<Kept>,
     // Until this is dropped, the intent counts as open.
     _open: (ActiveRun, Place),
 }
@@ -402,24 +406,27 @@ impl Ended {
     }
 
     async fn store(self) -> Result<Arc<Receipt>, Fault> {
-        let Self { engine, verdict, times, persistence, claim, receipt, in_force, _open } = self;
+        let Self { engine, verdict, times, persistence, claim, receipt, kept, _open } = self;
         engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
-        let has_succeeded = receipt.outcome.end.status() == Status::Success;
-        let kept = match in_force {
-            Some(changes) if has_succeeded => Some(changes),
-            // Another node has ended the intent meanwhile, and its receipt counts.
-            Some(changes) => {
+        let status = receipt.outcome.end.status();
+        let left = match kept {
+            Some(Kept::InForce(changes)) if status != Status::Success => {
+                // Another node has ended the intent meanwhile, and its receipt counts.
                 changes.take_back().await;
                 None
             }
-            None => None,
+            // As above. Changes that wait are discarded when they are dropped.
+            Some(Kept::Waiting(_)) if status != Status::Staged => None,
+            kept => kept,
         };
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = engine.clock.now();
         engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
-        if let Some(changes) = kept {
-            changes.finish();
+        match left {
+            Some(Kept::InForce(changes)) => changes.finish(&receipt),
+            Some(Kept::Waiting(changes)) => changes.finish(&receipt),
+            None => {}
         }
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;

@@ -12,15 +12,18 @@ use crate::run::pending::PendingIntent;
 use crate::run::preview::changed_fault;
 use crate::run::wait_records::new_decision;
 use crate::run::waits::not_waiting_fault;
-use crate::run::{Operator, trace};
+use crate::run::{Operator, all_agents, trace};
 use a2g_govern::{DecisionAuthor, DecisionRight, Escalated};
 use a2g_intent::{IfIdle, Outdated, WaitId};
 use a2g_journal::{Approval, IntentSummary, Resolution, ResolvedIntent};
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
+use a2g_types::failure_message::describe_failure;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
+use a2g_types::outcome::Status;
 use a2g_types::stop::OperatorReason;
+use a2g_types::tool::Digest;
 use a2g_types::verdict::{Directive, Manifest};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -107,6 +110,9 @@ impl Operator {
         shown: Option<DecisionBasis>,
     ) -> Result<DirectiveOutcome, Fault> {
         let Directive { intent, approved, manifest: _, reason: _ } = directive;
+        if let Some(digest) = self.changes.waiting_digest(*intent, &all_agents) {
+            return self.decide_on_changes(*intent, *approved, &digest, right).await;
+        }
         if !approved {
             // The denial has its own task, because the person may disconnect before the fleet has it.
             let operator = Arc::clone(self);
@@ -150,6 +156,29 @@ impl Operator {
         answer
             .await
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
+    }
+
+    /// Commits the file changes of a staged run, or discards them: the directive came after its guest had ended.
+    async fn decide_on_changes(
+        &self,
+        intent: IntentId,
+        approved: bool,
+        digest: &Digest,
+        right: DecisionRight<'_>,
+    ) -> Result<DirectiveOutcome, Fault> {
+        let receipt = match approved {
+            true => self.changes.commit(intent, digest, right).await?,
+            false => self.changes.discard(intent, &all_agents, right.by()).await?,
+        };
+        match receipt.outcome.end.status() {
+            Status::Success => Ok(DirectiveOutcome::Applied),
+            Status::Staged | Status::Failure | Status::Timeout | Status::Aborted => {
+                let reason = describe_failure(&receipt.outcome);
+                Err(Fault::InvalidRequest(format!(
+                    "the file changes are not in force, and still wait: {reason}"
+                )))
+            }
+        }
     }
 
     /// Records an approval of an intent that needs more of them, and lets the intent wait again.

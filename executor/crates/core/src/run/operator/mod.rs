@@ -5,6 +5,7 @@ mod approved_runs;
 pub(super) mod decisions;
 mod stops;
 
+use super::change_sets::ChangeSets;
 use super::claims::Claims;
 use super::compile_waits::CompileWaits;
 use super::current_catalog::CurrentCatalog;
@@ -59,6 +60,7 @@ pub struct Operator {
     clock: Arc<dyn Clock>,
     engine: Arc<Engine>,
     previews: Arc<Previews>,
+    changes: Arc<ChangeSets>,
     claims: Arc<Claims>,
     call_store: Arc<CallStore>,
 }
@@ -68,6 +70,7 @@ impl Operator {
         parts: &Parts,
         engine: Arc<Engine>,
         previews: Arc<Previews>,
+        changes: Arc<ChangeSets>,
         claims: Arc<Claims>,
         call_store: Arc<CallStore>,
     ) -> Self {
@@ -89,6 +92,7 @@ impl Operator {
             clock: Arc::clone(&parts.clock),
             engine,
             previews,
+            changes,
             claims,
             call_store,
         }
@@ -105,12 +109,15 @@ impl Operator {
         finish_order(order).await
     }
 
-    /// Cancels a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
-    /// intent.
+    /// Cancels a running or waiting intent of the selected agents, on behalf of `by`, or discards its file changes if they
+    /// wait for a decision. Returns `false` if there is no such intent.
     ///
     /// # Errors
     /// If the cancellation is not on the disk yet; the intent is cancelled nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
+        if self.changes.waiting_digest(intent, filter).is_some() {
+            return self.changes.discard(intent, filter, by).await.map(|_receipt| true);
+        }
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too, and that claimed it first.
             if let Ok(true) = self.node.is_running_elsewhere(intent, filter).await {
@@ -255,7 +262,15 @@ impl Operator {
             self.decisions.record_revocation(agent, intent, by, count).await
         };
         let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
-        let Some(intent) = intent else { return recorded.map(|()| count) };
+        // Also those of runs that have ended before: nothing of the agent takes effect from now on.
+        let Some(intent) = intent else {
+            let discarded = self.changes.discard_all(&filter, by).await?;
+            return recorded.map(|()| count + discarded);
+        };
+        if self.changes.waiting_digest(intent, &filter).is_some() {
+            self.changes.discard(intent, &filter, by).await?;
+            return recorded.map(|()| 1);
+        }
         // Another node has claimed the intent, and the code that called this ends it there.
         if !self.due_ends.finish(intent).await? {
             return recorded.map(|()| 0);

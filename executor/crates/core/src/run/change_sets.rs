@@ -1,0 +1,705 @@
+//! Decisions on the file changes of runs that have ended: commit, discard, undo.
+//!
+//! ```text
+//! set taken ─ start in the journal ─▶ commit, undo, or nothing ─ receipt ─▶ set in force, waiting as before, or gone
+//! ```
+//! A decision is a run without a guest: it has an intent of its own, a start that is on the disk before anything changes, a
+//! receipt and a report. The intent follows from that of the run whose changes it is about, as those of nested calls do: the
+//! decisions are numbered after the run's own calls. So a restart finds them, and brings the set to what they say. If a
+//! decision was interrupted after it had taken effect, another one records that.
+
+use super::approval_rules::required_approvals;
+use super::claims::Claims;
+use super::effects::{ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet};
+use super::faults::{busy_fault, stop_fault};
+use super::fleet::{FleetClaim, StartOutcome};
+use super::open_intents::OpenIntents;
+use super::policies::Policies;
+use super::slots::Slots;
+use super::{AgentFilter, ExecutorSettings, Parts};
+use a2g_govern::{DecisionAuthor, DecisionRight};
+use a2g_journal::{ClaimResult, IfFull, Journal, RunEffects, Stage, StartRequest};
+use a2g_runtime::spawn;
+use a2g_types::call::{Call, ParentRun, Priority};
+use a2g_types::clock::Clock;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{IntentId, ToolName};
+use a2g_types::json::JsonText;
+use a2g_types::memory::Charge;
+use a2g_types::outcome::{
+    AbortReason, ChangeState, End, FileChanges, Outcome, Receipt, RunMetrics, RunOutput, Status, Usage,
+};
+use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The author of the end of a set whose time is over.
+const EXPIRED: &str = "the executor (`effects.decide_within_hours`)";
+/// The author of a decision that was interrupted after it had taken effect, and whose author the journal does not name.
+const RECOVERY: &str = "the executor (recovery)";
+/// The time between two looks for sets whose time is over.
+const DUE_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of decisions on one set.
+// Each failed commit is one: this only bounds a search.
+const MAX_DECISIONS: u32 = 1_000;
+/// The time for which the journal remembers a decision beside the time of its set.
+const REMEMBERED: Duration = Duration::from_hours(24);
+
+/// A set with the run that made it, and the decisions on it.
+#[derive(Debug, Clone)]
+pub struct ChangeSet {
+    /// The set in short. For one that has ended, `until` is the time of the last look at it.
+    pub summary: ChangeSetSummary,
+    /// The receipt of the run, with the list of changes.
+    pub receipt: Arc<Receipt>,
+    /// The receipts of the decisions, oldest first.
+    pub decisions: Vec<Arc<Receipt>>,
+}
+
+/// The kind of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    Commit,
+    Discard,
+    Undo,
+}
+
+impl Act {
+    const fn tool(self) -> &'static str {
+        match self {
+            Self::Commit => COMMIT_TOOL,
+            Self::Discard => DISCARD_TOOL,
+            Self::Undo => UNDO_TOOL,
+        }
+    }
+
+    /// The state of the sets that it is about.
+    const fn applies_to(self) -> ChangeState {
+        match self {
+            Self::Commit | Self::Discard => ChangeState::Waiting,
+            Self::Undo => ChangeState::InForce,
+        }
+    }
+
+    fn of_receipt(receipt: &Receipt) -> Option<Self> {
+        [Self::Commit, Self::Discard, Self::Undo].into_iter().find(|act| act.tool() == receipt.tool.as_str())
+    }
+}
+
+/// The file changes of runs that have ended, and the decisions on them.
+pub struct ChangeSets {
+    effects: Arc<EffectsFolder>,
+    settings: Arc<ExecutorSettings>,
+    policies: Arc<Policies>,
+    journal: Arc<Journal>,
+    claims: Arc<Claims>,
+    slots: Arc<Slots>,
+    intents: Arc<OpenIntents>,
+    clock: Arc<dyn Clock>,
+}
+
+impl ChangeSets {
+    pub(super) fn new(parts: &Parts, claims: Arc<Claims>) -> Self {
+        Self {
+            effects: Arc::clone(&parts.effects),
+            settings: Arc::clone(&parts.settings),
+            policies: Arc::clone(&parts.policies),
+            journal: Arc::clone(&parts.journal),
+            claims,
+            slots: Arc::clone(&parts.slots),
+            intents: Arc::clone(&parts.intents),
+            clock: Arc::clone(&parts.clock),
+        }
+    }
+
+    /// The sets of the selected agents that wait for a decision or can be undone, newest first.
+    #[must_use]
+    pub fn list(&self, filter: AgentFilter<'_>) -> Vec<ChangeSetSummary> {
+        self.effects.list(filter)
+    }
+
+    /// The number of the sets of the selected agents that wait for a decision.
+    #[must_use]
+    pub fn waiting_count(&self, filter: AgentFilter<'_>) -> usize {
+        self.effects.waiting_count(filter)
+    }
+
+    /// The set of a run, also one that has ended; `None` for an intent whose run kept no changes apart, or is not known.
+    ///
+    /// # Errors
+    /// The journal is busy or cannot be read.
+    pub async fn find(&self, intent: IntentId) -> Result<Option<ChangeSet>, Fault> {
+        let Some(receipt) = self.receipt(intent).await? else { return Ok(None) };
+        let Some(changes) = receipt.outcome.usage.changes.clone().filter(|_| has_set(&receipt)) else {
+            return Ok(None);
+        };
+        let decisions = self.decisions(&receipt).await?;
+        let kept = self.effects.summary(intent);
+        let summary = kept.unwrap_or_else(|| {
+            let now = self.clock.now();
+            ChangeSetSummary {
+                intent,
+                agent: receipt.agent.clone(),
+                tool: receipt.tool.clone(),
+                mode: receipt.outcome.usage.effects.value,
+                state: state_without_folder(&receipt, &decisions),
+                count: changes.count,
+                digest: changes.digest,
+                bytes: 0,
+                since: now,
+                until: now,
+            }
+        });
+        Ok(Some(ChangeSet { summary, receipt, decisions }))
+    }
+
+    /// The state of the changes of a run; `None` for one whose changes were not kept apart.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub async fn state_of(&self, receipt: &Receipt) -> Result<Option<ChangeState>, Fault> {
+        if !has_set(receipt) {
+            return Ok(None);
+        }
+        if let Some(summary) = self.effects.summary(receipt.intent) {
+            return Ok(Some(summary.state));
+        }
+        let decisions = self.decisions(receipt).await?;
+        Ok(Some(state_without_folder(receipt, &decisions)))
+    }
+
+    /// Lets the changes of a staged run take effect, all or none. `digest` is that of the changes that were shown. The
+    /// returned receipt says whether they are in force.
+    ///
+    /// # Errors
+    /// If no such changes wait, the caller may not decide on them, or the decision cannot be recorded.
+    pub async fn commit(
+        self: &Arc<Self>,
+        intent: IntentId,
+        digest: &Digest,
+        right: DecisionRight<'_>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let taken = self.effects.take(intent, Act::Commit.applies_to())?;
+        if taken.summary.digest != *digest {
+            return Err(Fault::InvalidRequest(format!(
+                "the file changes of the intent `{intent}` have the digest `{}`, and not the given one: look at them again \
+                 before you commit them",
+                taken.summary.digest
+            )));
+        }
+        self.check_author(&taken.summary, &right)?;
+        self.decide(taken, Act::Commit, right.by().to_owned(), Some(right.author())).await
+    }
+
+    /// Discards the changes of a staged run of one of the selected agents.
+    ///
+    /// # Errors
+    /// If no such changes wait, or the decision cannot be recorded.
+    pub async fn discard(
+        self: &Arc<Self>,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let taken = self.effects.take(intent, Act::Discard.applies_to())?;
+        if !filter(&taken.summary.agent) {
+            return Err(Fault::InvalidRequest(format!("the intent `{intent}` is not of one of your agents")));
+        }
+        self.decide(taken, Act::Discard, by.to_owned(), None).await
+    }
+
+    /// Takes the changes of a run back, if no file has changed since. The returned receipt says whether they are in force.
+    ///
+    /// # Errors
+    /// If no such changes can be undone, the caller may not decide on them, or the decision cannot be recorded.
+    pub async fn undo(
+        self: &Arc<Self>,
+        intent: IntentId,
+        right: DecisionRight<'_>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let taken = self.effects.take(intent, Act::Undo.applies_to())?;
+        self.check_author(&taken.summary, &right)?;
+        self.decide(taken, Act::Undo, right.by().to_owned(), Some(right.author())).await
+    }
+
+    /// The digest of the changes of an intent of the selected agents, if they wait for a decision.
+    pub(super) fn waiting_digest(&self, intent: IntentId, filter: AgentFilter<'_>) -> Option<Digest> {
+        let summary = self.effects.summary(intent)?;
+        (summary.state == ChangeState::Waiting && filter(&summary.agent)).then_some(summary.digest)
+    }
+
+    /// Discards the waiting changes of the selected agents, on behalf of `by`. Returns their number.
+    ///
+    /// # Errors
+    /// If a decision cannot be recorded: that set still waits.
+    pub(super) async fn discard_all(
+        self: &Arc<Self>,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> Result<usize, Fault> {
+        let mut count = 0;
+        for summary in self.list(filter) {
+            if summary.state == ChangeState::Waiting {
+                self.discard(summary.intent, filter, by).await?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Ends the sets whose time is over, and forgets those in force for which there is no room, until the task ends.
+    pub(super) async fn end_due(self: &Arc<Self>) {
+        loop {
+            tokio::time::sleep(DUE_INTERVAL).await;
+            for summary in self.effects.due(self.clock.now()) {
+                if summary.state == ChangeState::Waiting {
+                    let ended = self.discard(summary.intent, &super::all_agents, EXPIRED).await;
+                    if let Err(fault) = ended {
+                        tracing::warn!(intent = %summary.intent, ?fault, "file changes whose time is over still wait");
+                    }
+                } else {
+                    self.forget(summary.intent).await;
+                }
+            }
+            for intent in self.effects.excess() {
+                self.forget(intent).await;
+            }
+        }
+    }
+
+    /// Lets changes that are in force stay for good.
+    async fn forget(&self, intent: IntentId) {
+        let Ok(taken) = self.effects.take(intent, ChangeState::InForce) else { return };
+        if tokio::task::spawn_blocking(move || taken.remove()).await.is_err() {
+            tracing::warn!(%intent, "the folder of file changes was not removed");
+        }
+    }
+
+    /// Brings the sets of earlier processes to what the decisions on them say. Call this before anything runs.
+    ///
+    /// # Ambient Authority
+    /// As [`EffectsFolder::recover`].
+    ///
+    /// # Errors
+    /// If the folder cannot be read or another process uses it.
+    pub(super) async fn recover(self: &Arc<Self>) -> std::io::Result<()> {
+        for left in self.effects.recover(&self.journal.claims).await? {
+            let intent = left.receipt.intent;
+            if let Err(fault) = self.restore(left).await {
+                tracing::error!(%intent, ?fault, "the file changes of an earlier run are left to the next start");
+            }
+        }
+        Ok(())
+    }
+
+    async fn restore(self: &Arc<Self>, left: LeftSet) -> Result<(), Fault> {
+        let receipt = Arc::clone(&left.receipt);
+        let decisions = self.decisions(&receipt).await?;
+        let mut count = u32::try_from(decisions.len()).unwrap_or(u32::MAX);
+        let last = decisions.last().and_then(|last| Some((Act::of_receipt(last)?, last)));
+        let by =
+            || last.and_then(|(_, last)| last.approved_by.clone()).unwrap_or_else(|| RECOVERY.to_owned());
+        let state = told_state(&receipt, &decisions);
+        match (state, left.is_in_force) {
+            (ChangeState::Waiting, false) | (ChangeState::Kept | ChangeState::InForce, true) => {}
+            // A commit was interrupted after it had taken effect.
+            (ChangeState::Waiting, true) => {
+                self.record_recovered(&receipt, Act::Commit, &by(), count).await?;
+                count += 1;
+            }
+            // An undo was interrupted after it had taken effect.
+            (ChangeState::Kept | ChangeState::InForce, false)
+                if last.is_some_and(|(act, _)| act == Act::Undo) =>
+            {
+                self.record_recovered(&receipt, Act::Undo, &by(), count).await?;
+                left.remove();
+                return Ok(());
+            }
+            (ChangeState::Kept | ChangeState::InForce, false) => {
+                left.leave("the report of the run says that they are in force, and they are not");
+                return Ok(());
+            }
+            (ChangeState::Discarded | ChangeState::Undone, false) => {
+                left.remove();
+                return Ok(());
+            }
+            (ChangeState::Discarded | ChangeState::Undone, true) => {
+                left.leave("the journal says that they were discarded or undone, and they are in force");
+                return Ok(());
+            }
+        }
+        left.keep(&self.effects, count, self.clock.now());
+        Ok(())
+    }
+
+    /// Records a decision that an earlier process has made, and that has taken effect.
+    async fn record_recovered(
+        &self,
+        receipt: &Arc<Receipt>,
+        act: Act,
+        by: &str,
+        decisions: u32,
+    ) -> Result<(), Fault> {
+        let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
+        let ordinal = calls.saturating_add(decisions).saturating_add(1);
+        let decision = Decision::new(receipt, act, by, ordinal)?;
+        let claim = self.start(&decision).await?;
+        let end = decision.success();
+        self.finish(&decision, &claim, end, Duration::ZERO).await.map(drop)
+    }
+
+    /// The receipt of a run that has ended.
+    async fn receipt(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+        let stage = self.journal.claims.stage(intent, IfFull::Wait).await?;
+        Ok(match stage {
+            Some((_, Stage::Finished(receipt))) => Some(receipt),
+            Some((_, Stage::Queued | Stage::Running | Stage::Ended | Stage::Pruned | Stage::Released))
+            | None => None,
+        })
+    }
+
+    /// The receipts of the decisions on a run's changes, oldest first.
+    async fn decisions(&self, receipt: &Receipt) -> Result<Vec<Arc<Receipt>>, Fault> {
+        let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
+        let mut decisions = Vec::new();
+        for number in 1..=MAX_DECISIONS {
+            let intent = receipt.intent.nested(calls.saturating_add(number));
+            let Some(decision) = self.receipt(intent).await? else { break };
+            decisions.push(decision);
+        }
+        Ok(decisions)
+    }
+
+    /// Checks that the holder of `right` may still decide, also under the operator's rules about approvals.
+    fn check_author(&self, summary: &ChangeSetSummary, right: &DecisionRight<'_>) -> Result<(), Fault> {
+        let author = right.author();
+        self.policies.check_authors(summary.intent, std::slice::from_ref(&author), None)?;
+        let verdict = self.journal.records.verdict(summary.intent)?;
+        let risk_score = verdict.and_then(|verdict| verdict.risk_score);
+        let rules = &self.settings.approval_rules;
+        let message = match required_approvals(rules, &summary.tool, risk_score) {
+            None => return Ok(()),
+            Some(required) if required > 1 => format!(
+                "{required} people have to approve what `{}` does (`[[approvals]]`), and one person decides on file changes: \
+                 discard them, and let the call be approved before it runs",
+                summary.tool
+            ),
+            Some(_) if right.is_of_governor() => format!(
+                "the governor's decision does not count here: a person, listed in `server.callers`, has to decide on what `{}` \
+                 has changed (`[[approvals]]`)",
+                summary.tool
+            ),
+            Some(_) if right.acts_for(&summary.agent) => format!(
+                "`{}` may act for `{}`, so another person, listed in `server.callers`, has to decide on its file changes \
+                 (`[[approvals]]`)",
+                right.by(),
+                summary.agent
+            ),
+            Some(_) => return Ok(()),
+        };
+        let blocked_by = BlockedBy::CallerUnauthorized;
+        Err(Fault::Refused { intent: Some(summary.intent), risk_score, blocked_by, message })
+    }
+
+    /// Refuses a decision if an operator has stopped it, or the tool whose changes it is about.
+    fn check_stopped(&self, decision: &Call, staged: &Receipt) -> Result<(), Fault> {
+        let stop = self.intents.find_stop(&decision.agent, &decision.tool);
+        let stop = stop.or_else(|| self.intents.find_stop(&staged.agent, &staged.tool));
+        stop.map_or(Ok(()), |stop| Err(stop_fault(staged.intent, &stop)))
+    }
+
+    /// Carries a decision out in a task of its own, because the caller may disconnect.
+    async fn decide(
+        self: &Arc<Self>,
+        taken: TakenSet,
+        act: Act,
+        by: String,
+        author: Option<DecisionAuthor>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let sets = Arc::clone(self);
+        let task = async move { sets.carry_out(taken, act, &by, author).await };
+        let ended_early = |error| Fault::Internal(format!("the task of a decision ended early: {error}"));
+        spawn::spawn_run_task(task).await.map_err(ended_early)?
+    }
+
+    async fn carry_out(
+        &self,
+        mut taken: TakenSet,
+        act: Act,
+        by: &str,
+        author: Option<DecisionAuthor>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let intent = taken.summary.intent;
+        let pruned =
+            || Fault::InvalidRequest(format!("the report of the intent `{intent}` is no longer stored"));
+        let receipt = self.receipt(intent).await?.ok_or_else(pruned)?;
+        let decision = Decision::new(&receipt, act, by, taken.next_ordinal())?;
+        match act {
+            Act::Commit | Act::Undo => self.check_stopped(&decision.call, &receipt)?,
+            // Nothing changes, so no stop is against it.
+            Act::Discard => {}
+        }
+        // Counts as a call, so that a server that stops waits for it.
+        let _place = self.slots.reserve_nested(&decision.call.agent);
+        let claim = self.start(&decision).await?;
+        taken.count_decision();
+        // The write of the start may have been slow, and the list of callers replaced meanwhile.
+        let authorized = match &author {
+            Some(author) => self.policies.check_authors(intent, std::slice::from_ref(author), None),
+            None => Ok(()),
+        };
+        let begun = self.clock.monotonic();
+        let done = match authorized {
+            Ok(()) => self.perform(taken, act, &claim).await,
+            Err(_gone) => {
+                Done { taken, changes: None, end: Err("the caller may no longer decide".to_owned()) }
+            }
+        };
+        let Done { taken, changes, end } = done;
+        let wall = self.clock.monotonic().saturating_duration_since(begun);
+        let end = match end {
+            Ok(()) => decision.success(),
+            Err(_reason) if !claim.is_held() => End::Aborted(AbortReason::LeaseLost),
+            Err(reason) => End::NotCommitted(reason),
+        };
+        let finished = self.finish(&decision, &claim, end, wall).await?;
+        tracing::info!(%intent, decision = act.tool(), caller = by, status = finished.outcome.end.status().as_str(), "decided on file changes");
+        if finished.outcome.end.status() == Status::Success {
+            self.settle(taken, changes, act).await;
+        }
+        Ok(finished)
+    }
+
+    /// Does what a decision is about.
+    async fn perform(&self, taken: TakenSet, act: Act, claim: &FleetClaim) -> Done {
+        let owner = taken.summary.agent.to_string();
+        let done = self.effects.in_turn(&owner, move || {
+            let opened = match act {
+                Act::Discard => return Done { taken, changes: None, end: Ok(()) },
+                Act::Commit | Act::Undo => taken.open(),
+            };
+            match opened {
+                Ok(changes) => {
+                    let end = match act {
+                        Act::Undo => changes.undo(),
+                        Act::Commit | Act::Discard => changes.commit(&taken.summary.digest),
+                    };
+                    Done { taken, changes: Some(changes), end }
+                }
+                Err(reason) => Done { taken, changes: None, end: Err(reason) },
+            }
+        });
+        let done = done.await;
+        if claim.is_held() || act != Act::Commit || done.end.is_err() {
+            return done;
+        }
+        // Another node may have reported the decision as aborted.
+        let Done { taken, changes, end: _ } = done;
+        self.effects
+            .in_turn(&owner, move || {
+                let undone = changes.as_ref().map(RunChanges::undo);
+                if let Some(Err(reason)) = undone {
+                    tracing::error!(intent = %taken.summary.intent, reason, "file changes are in force whose commit is reported as aborted");
+                }
+                Done { taken, changes, end: Err("the lease in the fleet was lost".to_owned()) }
+            })
+            .await
+    }
+
+    /// Brings a set to its state after a decision that has taken effect and is on the disk.
+    async fn settle(&self, mut taken: TakenSet, changes: Option<RunChanges>, act: Act) {
+        let keep = self.effects.settings().keep;
+        let now = self.clock.now();
+        let settled = tokio::task::spawn_blocking(move || {
+            let stays = match act {
+                Act::Commit => !keep.is_zero(),
+                Act::Discard | Act::Undo => false,
+            };
+            match changes.filter(|_| stays) {
+                Some(changes) => {
+                    if let Err(error) = taken.set_in_force(&changes, now, now + keep) {
+                        tracing::warn!(intent = %taken.summary.intent, %error, "file changes that are in force cannot be undone");
+                        taken.remove();
+                    }
+                }
+                None => taken.remove(),
+            }
+        });
+        if settled.await.is_err() {
+            tracing::warn!("the folder of file changes was not brought to the state after a decision");
+        }
+    }
+
+    /// Records the start of a decision.
+    async fn start(&self, decision: &Decision) -> Result<FleetClaim, Fault> {
+        let call = &decision.call;
+        let keep = self.effects.settings();
+        let keep_until = self.clock.now() + keep.decide_within + keep.keep + REMEMBERED;
+        match self.journal.claims.claim(call, keep_until, None)? {
+            ClaimResult::New => {}
+            ClaimResult::Known(_) => {
+                return Err(busy_fault("somebody else decides on these file changes now"));
+            }
+        }
+        let fallback =
+            decision.receipt(self.journal.durability(), End::Aborted(AbortReason::Lost), Duration::ZERO);
+        let request = StartRequest {
+            call,
+            keep_until,
+            proof: None,
+            fallback_receipt: &fallback,
+            task: None,
+            effects: RunEffects::Possible,
+        };
+        match self.claims.start(request, None).await? {
+            StartOutcome::New(claim) => Ok(claim),
+            StartOutcome::Known(_) | StartOutcome::Replayed => Err(Fault::Internal(
+                "the number of a decision on file changes was used before: restart the executor".to_owned(),
+            )),
+        }
+    }
+
+    /// Records the end of a decision.
+    async fn finish(
+        &self,
+        decision: &Decision,
+        claim: &FleetClaim,
+        end: End,
+        wall: Duration,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let receipt = Arc::new(decision.receipt(self.journal.durability(), end, wall));
+        let intent = receipt.intent;
+        self.journal.claims.announce_stage(intent, Stage::Ended);
+        let (receipt, reporting) = claim.finish(receipt).await?;
+        self.journal.claims.finish(Arc::clone(&receipt), None, reporting, self.clock.now()).await?;
+        Ok(receipt)
+    }
+}
+
+/// A decision that was carried out.
+struct Done {
+    taken: TakenSet,
+    changes: Option<RunChanges>,
+    /// The reason why it has had no effect, as a clause.
+    end: Result<(), String>,
+}
+
+/// One decision, as a call without a guest.
+struct Decision {
+    call: Call,
+    by: String,
+    /// The limits of the run whose changes it is about.
+    usage: Usage,
+}
+
+impl Decision {
+    fn new(staged: &Receipt, act: Act, by: &str, ordinal: u32) -> Result<Self, Fault> {
+        let internal = |error: &dyn std::fmt::Display| Fault::Internal(error.to_string());
+        let tool = ToolName::parse(act.tool()).map_err(|error| internal(&error))?;
+        let Receipt { agent, intent, door, outcome, .. } = staged;
+        let changes = outcome.usage.changes.as_ref();
+        let digest = changes.map(|changes| changes.digest.to_string());
+        let mut arguments = Map::new();
+        arguments.insert("intent".to_owned(), Value::from(intent.to_string()));
+        arguments.insert("digest".to_owned(), Value::from(digest));
+        let depth = staged.parent.as_ref().map_or(1, |parent| parent.depth.saturating_add(1));
+        let parent = ParentRun { intent: *intent, tool: staged.tool.clone(), ordinal, depth };
+        let call = Call {
+            door: *door,
+            agent: agent.clone(),
+            intent: intent.nested(ordinal),
+            is_new: true,
+            tool,
+            arguments,
+            context: None,
+            caller_timeout: None,
+            priority: Priority::default(),
+            charge: Charge::default(),
+            parent: Some(parent),
+            caller_tools: None,
+        };
+        let usage = Usage {
+            changes: changes.map(|FileChanges { count, digest, shown: _ }| FileChanges {
+                count: *count,
+                digest: *digest,
+                shown: Vec::new(),
+            }),
+            network_used: None,
+            denied: Vec::new(),
+            denied_truncated: false,
+            start_memory_bytes: None,
+            ..outcome.usage.clone()
+        };
+        Ok(Self { call, by: by.to_owned(), usage })
+    }
+
+    /// The end of a decision that has taken effect.
+    fn success(&self) -> End {
+        let changes = self.usage.changes.as_ref();
+        let result = json!({
+            "changes": changes.map(|changes| changes.count),
+            "digest": changes.map(|changes| changes.digest.to_string()),
+        });
+        // The text of a value is JSON.
+        End::Returned(JsonText::parse(&result.to_string()).unwrap_or_else(|_never| JsonText::null()))
+    }
+
+    fn receipt(&self, durability: a2g_types::durability::Durability, end: End, wall: Duration) -> Receipt {
+        let Call { door, agent, intent, tool, parent, .. } = &self.call;
+        Receipt {
+            agent: agent.clone(),
+            intent: *intent,
+            tool: tool.clone(),
+            door: *door,
+            approved_by: Some(self.by.clone()),
+            durability,
+            parent: parent.clone(),
+            calls: None,
+            signature: None,
+            outcome: Outcome {
+                end,
+                output: RunOutput::default(),
+                metrics: RunMetrics { wall, ..RunMetrics::default() },
+                usage: self.usage.clone(),
+            },
+        }
+    }
+}
+
+/// `true` for a run whose changes were kept apart, and have taken effect or wait.
+fn has_set(receipt: &Receipt) -> bool {
+    let kept_apart = receipt.outcome.usage.changes.as_ref().is_some_and(|changes| changes.count > 0);
+    let is_decision = Act::of_receipt(receipt).is_some();
+    kept_apart
+        && !is_decision
+        && match receipt.outcome.end.status() {
+            Status::Success | Status::Staged => true,
+            Status::Failure | Status::Timeout | Status::Aborted => false,
+        }
+}
+
+/// The state of changes of which nothing is kept. Those that would wait are lost.
+fn state_without_folder(receipt: &Receipt, decisions: &[Arc<Receipt>]) -> ChangeState {
+    match told_state(receipt, decisions) {
+        ChangeState::Waiting => ChangeState::Discarded,
+        state @ (ChangeState::InForce | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone) => {
+            state
+        }
+    }
+}
+
+/// The state of changes, as the decisions on them say.
+fn told_state(receipt: &Receipt, decisions: &[Arc<Receipt>]) -> ChangeState {
+    let begins_with = match receipt.outcome.end.status() {
+        Status::Staged => ChangeState::Waiting,
+        Status::Success | Status::Failure | Status::Timeout | Status::Aborted => ChangeState::Kept,
+    };
+    let succeeded = decisions.iter().filter(|decision| decision.outcome.end.status() == Status::Success);
+    succeeded.fold(begins_with, |state, decision| match Act::of_receipt(decision) {
+        Some(Act::Commit) => ChangeState::Kept,
+        Some(Act::Discard) => ChangeState::Discarded,
+        Some(Act::Undo) => ChangeState::Undone,
+        None => state,
+    })
+}

@@ -1,0 +1,156 @@
+//! The folders of one run's changes, and what is done with the changes as a whole.
+
+use super::roots::RunRoots;
+use super::sets::{KeptState, StoredSet};
+use super::{Fate, RunFolder, STORE, UPPER, open_folder};
+use a2g_overlay::{
+    CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, MAX_TABLE_BYTES, Recovered, Table,
+    Upper, commit, recover, undo,
+};
+use a2g_types::tool::Digest;
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use time::OffsetDateTime;
+
+/// The bounds of the work for the list of one run's changes.
+// Reading this much takes a minute or so; the changes of other runs wait meanwhile.
+const LIMITS: EffectsLimits = EffectsLimits { max_changes: 200_000, max_hashed_bytes: 16 << 30 };
+
+/// The opened folders of a run that has ended.
+pub(in crate::run) struct RunChanges {
+    pub(super) folder: RunFolder,
+    pub(super) upper: Upper,
+    pub(super) store: OwnedFd,
+    pub(super) roots: RunRoots,
+}
+
+/// The reason why the changes of a run are not as they should be.
+pub(super) enum ApplyError {
+    /// Nothing was changed. The reason is a clause.
+    Unchanged(String),
+    /// Some changes may be in force. The reason is a clause.
+    Unsettled(String),
+}
+
+impl ApplyError {
+    /// The reason, as a clause.
+    pub(super) fn into_reason(self) -> String {
+        match self {
+            Self::Unchanged(reason) => reason,
+            Self::Unsettled(reason) => format!("{reason}; some may be in force, see the executor's log"),
+        }
+    }
+}
+
+impl RunChanges {
+    /// Opens the other folders of an earlier run, whose granted folders are open.
+    ///
+    /// # Errors
+    /// If one of them cannot be opened.
+    pub(super) fn open(folder: RunFolder, roots: RunRoots) -> io::Result<Self> {
+        let upper = Upper::new(open_folder(&folder.dir, UPPER)?);
+        let store = open_folder(&folder.dir, STORE)?;
+        Ok(Self { folder, upper, store, roots })
+    }
+
+    pub(super) fn folders(&self) -> Folders<'_> {
+        Folders { roots: self.roots.lower(), upper: &self.upper, store: &self.store }
+    }
+
+    /// Lets the changes with this digest take effect. Returns `Ok` exactly if they are in force.
+    ///
+    /// # Errors
+    /// The reason why they are not, as a clause.
+    pub(in crate::run) fn commit(&self, digest: &Digest) -> Result<(), String> {
+        let list = list_changes(&self.upper, &self.roots)?;
+        if list.digest().as_bytes() != &digest.0 {
+            return Err("they are not those that were listed: discard them".to_owned());
+        }
+        self.apply(&list).map_err(ApplyError::into_reason)
+    }
+
+    /// Lets the listed changes take effect. Returns `Ok` exactly if they are in force.
+    pub(super) fn apply(&self, list: &Effects) -> Result<(), ApplyError> {
+        match commit(list, self.folders(), &Disk::new()) {
+            Ok(()) => Ok(()),
+            Err(error) => self.settle_after(&error, Recovered::Committed),
+        }
+    }
+
+    /// Takes the changes back. Returns `Ok` exactly if none is in force.
+    ///
+    /// # Errors
+    /// The reason why they are still in force, as a clause.
+    pub(in crate::run) fn undo(&self) -> Result<(), String> {
+        match undo(self.folders(), &Disk::new()) {
+            Ok(()) => Ok(()),
+            Err(error) => self.settle_after(&error, Recovered::Unchanged).map_err(ApplyError::into_reason),
+        }
+    }
+
+    /// Finds out what a commit or an undo that failed has left.
+    fn settle_after(&self, error: &CommitError, wanted: Recovered) -> Result<(), ApplyError> {
+        let reason = self.roots.describe_commit_error(error);
+        match settle(self.folders()) {
+            // The failure came after the last step.
+            Ok(state) if state == wanted => Ok(()),
+            Ok(Recovered::Committed | Recovered::Unchanged) => Err(ApplyError::Unchanged(reason)),
+            Err(again) => {
+                let folder = self.folder.path();
+                let state = self.roots.describe_commit_error(&again);
+                tracing::error!(folder = %folder.display(), state, "file changes could be neither applied nor taken back as a whole: the next start tries again");
+                Err(ApplyError::Unsettled(reason))
+            }
+        }
+    }
+
+    /// Writes the state of the set into its folder.
+    pub(super) fn mark(
+        &self,
+        state: KeptState,
+        since: OffsetDateTime,
+        until: OffsetDateTime,
+    ) -> io::Result<StoredSet> {
+        StoredSet::write(&self.folder, state, since, until)
+    }
+
+    /// Lets the folder be removed with this value, or not.
+    pub(super) fn set_fate(&mut self, fate: Fate) {
+        self.folder.fate = fate;
+    }
+}
+
+/// Ends a commit or an undo that failed or was interrupted.
+pub(super) fn settle(folders: Folders<'_>) -> Result<Recovered, CommitError> {
+    match recover(folders, &Disk::new()) {
+        // It was led back, which is its end.
+        Err(CommitError::Conflicts(_)) => recover(folders, &Disk::new()),
+        other => other,
+    }
+}
+
+/// The changes in the table that the guest's process has left.
+pub(super) fn list_changes(upper: &Upper, roots: &RunRoots) -> Result<Effects, String> {
+    let unreadable = |error: io::Error| format!("their table cannot be read ({error}): run it again");
+    let bytes = read_table(upper).map_err(unreadable)?;
+    let table = Table::from_bytes(&bytes, roots.lower().len()).map_err(|error| error.to_string())?;
+    drop(bytes);
+    let effects = Effects::of(&table, roots.lower(), upper, LIMITS);
+    effects.map_err(|error: EffectsError| roots.describe_effects_error(&error))
+}
+
+fn read_table(upper: &Upper) -> io::Result<Vec<u8>> {
+    // The process can have put anything in its place: nothing is followed, and nothing waits.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(upper.dir(), Upper::TABLE, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    // One byte more, so that a longer one is refused.
+    File::from(file).take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
