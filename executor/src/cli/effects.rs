@@ -190,7 +190,7 @@ fn summarize(EffectsSet { mode, changes, .. }: &EffectsSet) -> String {
     }
 }
 
-/// The state of changes, with its time.
+/// The state of changes. Only those that wait or can be undone have a time.
 fn describe_state(set: &EffectsSet, here: &LocalTime) -> String {
     let until = here.format_seconds(set.until);
     match set.state {
@@ -199,8 +199,8 @@ fn describe_state(set: &EffectsSet, here: &LocalTime) -> String {
         }
         ChangeState::InForce => format!("in force; can be undone until {until}"),
         ChangeState::Kept => "in force; can no longer be undone".to_owned(),
-        ChangeState::Discarded => format!("discarded at {until}, never in force"),
-        ChangeState::Undone => format!("undone at {until}, no longer in force"),
+        ChangeState::Discarded => "discarded; never in force".to_owned(),
+        ChangeState::Undone => "undone; no longer in force".to_owned(),
     }
 }
 

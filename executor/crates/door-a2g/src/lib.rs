@@ -2,6 +2,7 @@
 //!
 //! [`governor`] is the door of the bundled governor, and [`OperatorClient`] calls the methods of a running executor.
 
+mod effects;
 pub mod governor;
 mod operator;
 
@@ -9,7 +10,7 @@ pub use operator::{OperatorClient, OperatorClientError};
 
 use a2g_core::run::{DirectiveOutcome, Executor, IntentState, RunEventSink};
 use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
-use a2g_govern::{Caller, StopRight};
+use a2g_govern::{Caller, DecisionRight, StopRight};
 use a2g_http::document::PerCatalog;
 use a2g_http::protocol::{foreign_agent_message, may_see, with_caller};
 use a2g_http::rpc::{Followups, error_object};
@@ -98,13 +99,12 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             tracing::info!(
                 intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
             );
-            let right = caller
-                .decision_right()
-                .ok_or_else(|| refuse_role(&executor, "g2a/directive", &DECIDERS, &caller))?;
+            let right = decision_right(&executor, "g2a/directive", &caller)?;
             let outcome = executor.operator.apply_directive(&directive, right).await?;
             Ok(encode::directive_result(outcome == DirectiveOutcome::NeedsMoreApprovals))
         },
     )?;
+    effects::register_all(&mut module)?;
     // Not for governors: theirs is `g2a/revoke`, and only an operator lifts what an operator has stopped.
     register(&mut module, "a2g/stop", &[Operator], async |executor, sender, params| {
         let decode::StopParams { target, reason } = decode::stop_params(&params)?;
@@ -197,6 +197,15 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
         list(&mut caller.roles()),
     );
     executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message)
+}
+
+/// The right of a caller that may decide on intents and on their file changes.
+fn decision_right<'a>(
+    executor: &Executor,
+    method: &str,
+    caller: &'a Caller,
+) -> Result<DecisionRight<'a>, Fault> {
+    caller.decision_right().ok_or_else(|| refuse_role(executor, method, &DECIDERS, caller))
 }
 
 /// The name of a caller that may stop and resume.
@@ -314,9 +323,13 @@ async fn status(executor: &Executor, caller: &Arc<Caller>, intent: IntentId) -> 
         IntentState::Running => (encode::IntentStateName::Running, None),
         IntentState::Finished(receipt) => (encode::IntentStateName::Finished, receipt),
     };
+    let effects = match receipt.as_deref() {
+        Some(receipt) => executor.changes.state_of(receipt).await?,
+        None => None,
+    };
     let calls = executor.queries.nested_calls(intent);
     let arguments = executor.queries.arguments(intent, &agent)?;
-    Ok(encode::status(intent, state, receipt.as_deref(), &calls, arguments.as_ref(), None))
+    Ok(encode::status(intent, state, receipt.as_deref(), effects, &calls, arguments.as_ref(), None))
 }
 
 /// The state of an intent that a person or the governor denied.
@@ -331,7 +344,7 @@ async fn denial_status(
     if let Some((agent, Fault::Refused { message, blocked_by, .. })) = by_person {
         let arguments = executor.queries.arguments(intent, &agent)?;
         let denial = Some((&*message, blocked_by));
-        return Ok(encode::status(intent, state, None, &[], arguments.as_ref(), denial));
+        return Ok(encode::status(intent, state, None, None, &[], arguments.as_ref(), denial));
     }
     let reader = Arc::clone(caller);
     let by_governor =
@@ -340,5 +353,5 @@ async fn denial_status(
         by_governor.ok_or_else(|| Fault::invalid("/intent_id", format!("unknown intent `{intent}`")))?;
     // The arguments of a call that was denied at once are not stored, and an earlier call may have had others.
     let denial = Some((&*message, BlockedBy::VerdictDenied));
-    Ok(encode::status(intent, state, None, &[], None, denial))
+    Ok(encode::status(intent, state, None, None, &[], None, denial))
 }
