@@ -26,8 +26,11 @@ pub trait Transport {
 }
 
 /// All methods of the door.
-const METHODS: [&str; 15] = [
+const METHODS: [&str; 19] = [
     "a2g/cancel",
+    "a2g/commit",
+    "a2g/discard",
+    "a2g/effects",
     "a2g/execute",
     "a2g/heartbeat",
     "a2g/intent",
@@ -38,6 +41,7 @@ const METHODS: [&str; 15] = [
     "a2g/stop",
     "a2g/stops",
     "a2g/tools",
+    "a2g/undo",
     "g2a/directive",
     "g2a/policy",
     "g2a/revoke",
