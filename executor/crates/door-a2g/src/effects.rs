@@ -31,6 +31,7 @@ pub(super) fn register_all(module: &mut RpcModule<Arc<Executor>>) -> Result<(), 
     })?;
     register(module, "a2g/discard", &ALL_ROLES, async |executor, MethodCaller { caller, .. }, params| {
         let intent = decode::decision_params(&params)?;
+        check_visible(&executor, &caller, intent)?;
         let may_decide = caller.decision_right().is_some();
         let may_discard = |agent: &AgentDid| may_decide || caller.may_cancel(agent);
         let receipt = executor.changes.discard(intent, &may_discard, caller.name()).await?;
@@ -53,12 +54,10 @@ fn list(executor: &Executor, caller: &Caller) -> Encoded {
     encode::effects(&summaries.into_iter().map(set).collect::<Vec<_>>())
 }
 
-/// The changes of one run, with their list. To an agent, the runs of other agents do not exist.
+/// The changes of one run, with their list.
 async fn show(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
-    // Checked before the receipt is read, whose length would show in the time of the answer.
-    if executor.queries.agent_of_start(intent)?.is_some_and(|agent| !caller.may_read(&agent)) {
-        return Err(unknown_fault(intent));
-    }
+    // Before the receipt is read, whose length would show in the time of the answer.
+    check_visible(executor, caller, intent)?;
     let found = executor.changes.find(intent).await?.filter(|set| caller.may_read(&set.summary.agent));
     let ChangeSet { summary, receipt, decisions } = found.ok_or_else(|| unknown_fault(intent))?;
     let decided = decisions.iter().filter_map(|decision| EffectsDecision::of_receipt(decision)).collect();
@@ -66,6 +65,12 @@ async fn show(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<
         Fault::Internal(format!("the receipt of `{intent}`, whose changes are known, has none"))
     })?;
     Ok(encode::effects(&[effects_set(summary, changes, Some(decided))]))
+}
+
+/// Checks that a caller may see a run. To an agent, the runs of other agents do not exist.
+fn check_visible(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<(), Fault> {
+    let agent = executor.queries.agent_of_start(intent)?;
+    if agent.is_some_and(|agent| caller.may_read(&agent)) { Ok(()) } else { Err(unknown_fault(intent)) }
 }
 
 fn effects_set(
