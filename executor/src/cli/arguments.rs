@@ -437,6 +437,9 @@ pub(super) struct Run {
     /// A variable of a module's environment; can be given more than once
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) env: Vec<String>,
+    /// Let the file changes of a tool under `effects = "staged"` take effect without asking
+    #[arg(long)]
+    pub(super) yes: bool,
     /// Print the whole report as JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -263,13 +263,13 @@ fn describe_success(act: DecisionAct, set: &EffectsSet, address: &ExecutorAddres
 fn advice_after_failure(act: DecisionAct) -> &'static str {
     match act {
         DecisionAct::Commit => {
-            "No file was changed, and the changes still wait. Put back the files that others have changed, and commit \
-             again; or discard the changes, and let the tool run again"
+            "No file was changed, and the changes still wait. If others have changed the files, put those back and commit \
+             again, or discard the changes and let the tool run again"
         }
         DecisionAct::Discard => "The changes still wait",
         DecisionAct::Undo => {
-            "Nothing was undone, and the changes are still in force. Put back the files that others have changed since, \
-             and undo again; or correct the files by hand"
+            "Nothing was undone, and the changes are still in force. If others have changed the files since, put those \
+             back and undo again, or correct the files by hand"
         }
     }
 }

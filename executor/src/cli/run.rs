@@ -2,30 +2,31 @@
 
 use super::UsageError;
 use super::arguments::{LimitOptions, Run};
+use super::changes;
 use super::layout::{Listing, status_cell, text};
 use super::local_run::{CallParts, local_call, start_executor};
 use super::log::start_logging;
-use super::output::{note, one_line, print};
+use super::output::{can_ask, confirm, note, one_line, print};
 use super::serve::local_governor;
 use super::setup::{CgroupGuard, ToolRuntime, check_containment, config, take_authority};
 use a2g_capability::{Ceilings, Claims, Permit};
 use a2g_config::Config;
 use a2g_core::catalog::{CompileJob, Compiled};
-use a2g_core::run::RunEventSink;
+use a2g_core::run::{Executor, RunEventSink};
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{Granter, OperatorLimits};
 use a2g_isolate::{Inline, RunAs};
 use a2g_sandbox::{Code, Input};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{ToolName, did_you_mean};
+use a2g_types::ident::{IntentId, ToolName, did_you_mean};
 use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, Limit, rows_set_by};
-use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
+use a2g_types::outcome::{Denial, DenialReason, End, FileChanges, Outcome, Receipt, Usage};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{Contract, Descriptor};
 use a2g_types::verdict::Manifest;
 use a2g_wire::a2g::{encode, fault};
 use a2g_wire::strict_json;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -109,7 +110,15 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         }
     };
     Ok(match result {
-        Ok((_, Some(receipt))) => print_report(&receipt, arguments, &config.ceilings),
+        Ok((_, Some(receipt))) => {
+            let code = print_report(&receipt, arguments, &config.ceilings);
+            let Outcome { end, usage, .. } = &receipt.outcome;
+            if let (End::Staged(_), Some(changes)) = (end, &usage.changes) {
+                decide_on_changes(&executor, receipt.intent, changes, arguments.yes).await?
+            } else {
+                code
+            }
+        }
         Ok((verdict, None)) => {
             match verdict.map(|verdict| verdict.decision.as_str()) {
                 Some(decision) => {
@@ -135,6 +144,32 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             ExitCode::from(3)
         }
     })
+}
+
+/// Shows the file changes of a staged run, and asks about them now: they are gone when this process ends.
+async fn decide_on_changes(
+    executor: &Executor,
+    intent: IntentId,
+    changes: &FileChanges,
+    yes: bool,
+) -> anyhow::Result<ExitCode> {
+    let FileChanges { count: _, digest, shown } = changes;
+    changes::lines(shown, changes.left_out()).iter().for_each(note);
+    let summary = changes::summarize(shown, changes.left_out());
+    let question = format!("Commit ({summary}): let all of this take effect?");
+    let is_confirmed = yes || (can_ask() && confirm(question).context("the answer cannot be read")?);
+    if !is_confirmed {
+        note("not confirmed: no file was changed; `--yes` lets the changes take effect without a question");
+        return Ok(ExitCode::FAILURE);
+    }
+    let right = executor.policies.governor().decision_right();
+    let decided = executor.changes.commit(intent, digest, right).await;
+    let decision = decided.map_err(|fault| anyhow!("no file was changed: {}", fault.sentence()))?;
+    if let Some(reason) = encode::describe_failure(&decision.outcome) {
+        bail!("no file was changed: {reason}");
+    }
+    note(format_args!("committed: {summary}"));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Rewords a fault whose message names a method of a protocol; `None` for any other.
