@@ -23,7 +23,7 @@ use super::session::{FORM_TOKEN, PostedForm, SignedIn};
 use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, has_run_elsewhere};
 use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
-use a2g_types::ident::{IntentId, excerpt};
+use a2g_types::ident::IntentId;
 use a2g_types::limit::{Bound, ClaimedLimits, Layer, LimitRow, Unit, rows_set_by};
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::CallTargets;
@@ -39,7 +39,9 @@ use time::OffsetDateTime;
 /// has been visible for that long: only the browser knows when a person sees it.
 const MIN_SHOWN: Duration = Duration::from_secs(1);
 /// The fields of the form that are no limits.
-const FIELDS: [&str; 7] = [FORM_TOKEN, "action", "basis", "shown_at", "scope", "network", "reason"];
+const FIELDS: [&str; 7] = [FORM_TOKEN, "action", "basis", SHOWN_AT, "scope", "network", "reason"];
+/// The field with the time at which the page was made.
+pub(super) const SHOWN_AT: &str = "shown_at";
 
 /// `GET /console/decide/{intent}`.
 pub(super) async fn show(
@@ -353,7 +355,7 @@ fn decision_form(
     let may_approve = rights == DecisionRights::Approve;
     let limits_part = html! {
         input type="hidden" name="basis" value=(basis.to_string());
-        input type="hidden" name="shown_at" value=(milliseconds_since_1970(now));
+        (shown_at_field(now))
         h2 { "What the run may touch" }
         (files_part(limits, may_approve))
         (network_part(limits, may_approve))
@@ -639,8 +641,8 @@ async fn undecided_page(
     decision_page(console, signed_in, proposal, Said { notice: Some(&notice), reason }).await
 }
 
-/// Refuses a form with a field that the page does not have, or with a field twice: a misspelt limit that is ignored
-/// would be approved wider than the person means.
+/// Refuses a form with other fields than those of the page: a misspelt limit that is ignored would be approved wider than
+/// the person means.
 ///
 /// # Errors
 /// A sentence for the person, without its full stop.
@@ -649,14 +651,7 @@ fn check_fields(original: &DecisionPreview, form: &FormFields) -> Result<(), Str
     // A page from before the call would be refused has the limits, and its denial counts.
     let is_shown = |row: &LimitRow| granted.is_none_or(|grant| grant.amount(row.limit).is_some());
     let is_limit = |name: &str| rows_set_by(Layer::Verdict).any(|row| row.name() == name && is_shown(row));
-    if let Some(unknown) = form.names().find(|name| !FIELDS.contains(name) && !is_limit(name)) {
-        return Err(format!("the page has no field `{}`; correct or remove it", excerpt(unknown)));
-    }
-    let is_repeated = |name: &&str| *name != "scope" && form.all(name).count() > 1;
-    match form.names().find(is_repeated) {
-        Some(repeated) => Err(format!("the form has the field `{repeated}` twice; send it once")),
-        None => Ok(()),
-    }
+    form.check_names(|name| FIELDS.contains(&name) || is_limit(name), |name| name == "scope")
 }
 
 /// The reason for a denial in a form, as the person has typed it.
@@ -667,10 +662,15 @@ fn typed_reason(form: &FormFields) -> &str {
 /// `true` if the page with this form was made at least [`MIN_SHOWN`] ago.
 // Another page may open this one under a double-click. Only the person's browser sends the form, because nobody else has
 // the token of its session: so the time needs no signature.
-fn has_been_shown(form: &FormFields, now: OffsetDateTime) -> bool {
-    let shown_at = form.get("shown_at").and_then(|text| text.parse::<i128>().ok());
+pub(super) fn has_been_shown(form: &FormFields, now: OffsetDateTime) -> bool {
+    let shown_at = form.get(SHOWN_AT).and_then(|text| text.parse::<i128>().ok());
     let min = i128::try_from(MIN_SHOWN.as_millis()).unwrap_or(i128::MAX);
     shown_at.is_some_and(|shown_at| milliseconds_since_1970(now).saturating_sub(shown_at) >= min)
+}
+
+/// The field that says when the page was made.
+pub(super) fn shown_at_field(now: OffsetDateTime) -> Markup {
+    html! { input type="hidden" name=(SHOWN_AT) value=(milliseconds_since_1970(now)); }
 }
 
 fn milliseconds_since_1970(time: OffsetDateTime) -> i128 {

@@ -1,4 +1,4 @@
-//! Questions to the consoles of other nodes: for pages, decisions, active runs, rows, usage and tools.
+//! Questions to the consoles of other nodes: for pages, decisions, active runs, rows, usage, tools and file changes.
 //!
 //! ```text
 //! browser ─ session, form ─▶ this node ─ caller, request ─▶ the node that has the page: its list of callers, its page
@@ -9,6 +9,7 @@
 //! here: the other node writes a placeholder in its place.
 
 use super::active::NodeRuns;
+use super::changes::NodeChanges;
 use super::decision::Shown;
 use super::form::FormFields;
 use super::merged_page::NodePage;
@@ -17,7 +18,7 @@ use super::search::{ListKind, ListedRow, RefusalRow, RunRow, SearchQuery};
 use super::session::{FORM_TOKEN, SignedIn, new_secret};
 use super::tools::{NodeTool, list_own_tools};
 use super::usage::UsageSpan;
-use super::{ConsoleState, decision, runs};
+use super::{ConsoleState, changes, decision, runs};
 use a2g_core::run::{ConsoleQuestion, NodeStatus, QuestionEffect};
 use a2g_govern::Caller;
 use a2g_http::answers;
@@ -53,6 +54,8 @@ const UNKNOWN_NODES: &str =
 pub(super) enum IntentPage {
     Decision,
     Run,
+    /// The file changes of a run.
+    Changes,
 }
 
 /// A question to the console of another node.
@@ -67,6 +70,8 @@ enum ConsoleRequest {
     Usage(UsageSpan),
     /// The tools there.
     Tools,
+    /// The file changes there, of all runs.
+    Changes,
     Show {
         page: IntentPage,
         intent: IntentId,
@@ -79,15 +84,25 @@ enum ConsoleRequest {
         token_placeholder: String,
         form: FormFields,
     },
+    /// A decision on the file changes of a run.
+    DecideChanges {
+        intent: IntentId,
+        /// As for [`Self::Show`].
+        token_placeholder: String,
+        form: FormFields,
+    },
 }
 
 impl ConsoleRequest {
     fn effect(&self) -> QuestionEffect {
         match self {
-            Self::Decide { .. } => QuestionEffect::Decides,
-            Self::ActiveRuns | Self::Search { .. } | Self::Usage(_) | Self::Tools | Self::Show { .. } => {
-                QuestionEffect::Reads
-            }
+            Self::Decide { .. } | Self::DecideChanges { .. } => QuestionEffect::Decides,
+            Self::ActiveRuns
+            | Self::Search { .. }
+            | Self::Usage(_)
+            | Self::Tools
+            | Self::Changes
+            | Self::Show { .. } => QuestionEffect::Reads,
         }
     }
 }
@@ -152,6 +167,11 @@ pub(super) async fn find_usage(
 /// The tools of other nodes.
 pub(super) async fn list_tools(console: &ConsoleState, caller: &Caller) -> FleetAnswers<Vec<NodeTool>> {
     collect(console, caller, &ConsoleRequest::Tools, Expected::Running).await
+}
+
+/// The file changes at other nodes that the caller may see.
+pub(super) async fn list_changes(console: &ConsoleState, caller: &Caller) -> FleetAnswers<NodeChanges> {
+    collect(console, caller, &ConsoleRequest::Changes, Expected::Running).await
 }
 
 /// Asks the other nodes, and says whose answers are missing.
@@ -255,15 +275,45 @@ pub(super) async fn decide(
     mut form: FormFields,
 ) -> Response {
     form.remove(FORM_TOKEN);
+    pass_on(console, signed_in, IntentPage::Decision, intent, |token_placeholder| ConsoleRequest::Decide {
+        intent,
+        token_placeholder,
+        form,
+    })
+    .await
+}
+
+/// Passes a decision on file changes on to the node that has them.
+pub(super) async fn decide_changes(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    mut form: FormFields,
+) -> Response {
+    form.remove(FORM_TOKEN);
+    pass_on(console, signed_in, IntentPage::Changes, intent, |token_placeholder| {
+        ConsoleRequest::DecideChanges { intent, token_placeholder, form }
+    })
+    .await
+}
+
+/// Passes on a request that has a placeholder for the token, and shows `page` if no node has decided.
+async fn pass_on(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    page: IntentPage,
+    intent: IntentId,
+    to_request: impl FnOnce(String) -> ConsoleRequest,
+) -> Response {
     let decide = async {
         let token_placeholder = new_token_placeholder()?;
-        let request = ConsoleRequest::Decide { intent, token_placeholder: token_placeholder.clone(), form };
+        let request = to_request(token_placeholder.clone());
         ask(console, signed_in, &request, &token_placeholder).await
     };
     match decide.await {
         Ok(Some(page)) => page,
         // The other node may have decided meanwhile.
-        Ok(None) => show(console, signed_in, IntentPage::Decision, intent).await,
+        Ok(None) => show(console, signed_in, page, intent).await,
         Err(fault) => fault_page(&fault),
     }
 }
@@ -352,6 +402,9 @@ async fn find_answer(console: &ConsoleState, question: ConsoleQuestion) -> Optio
             return serde_json::to_string(&NodeRuns::read(console, &caller)).ok();
         }
         ConsoleRequest::Tools => return serde_json::to_string(&list_own_tools(console)).ok(),
+        ConsoleRequest::Changes => {
+            return serde_json::to_string(&NodeChanges::read(console, &caller)).ok();
+        }
         ConsoleRequest::Usage(span) => {
             let _place = console.take_reading(&caller).ok()?;
             return span.read(console, &caller).await.ok()?.to_json(MAX_CONSOLE_ANSWER_BYTES);
@@ -372,12 +425,17 @@ async fn find_answer(console: &ConsoleState, question: ConsoleQuestion) -> Optio
                         decision::find_page_here(console, &signed_in, intent, Shown::WithTool).await?
                     }
                     IntentPage::Run => runs::find_page_here(console, &signed_in, intent).await?,
+                    IntentPage::Changes => changes::find_page_here(console, &signed_in, intent).await?,
                 }
             }
         },
         ConsoleRequest::Decide { intent, token_placeholder, form } => {
             let signed_in = SignedIn { caller, form_token: token_placeholder };
             decision::decide_here(console, &signed_in, intent, &form, Shown::WithTool).await?
+        }
+        ConsoleRequest::DecideChanges { intent, token_placeholder, form } => {
+            let signed_in = SignedIn { caller, form_token: token_placeholder };
+            changes::decide_here(console, &signed_in, intent, &form).await?
         }
     };
     serde_json::to_string(&RenderedPage::from_response(page).await).ok()

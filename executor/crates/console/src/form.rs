@@ -4,6 +4,7 @@ use super::ConsoleState;
 use super::page::problem;
 use a2g_govern::Caller;
 use a2g_http::body::read_body;
+use a2g_types::ident::excerpt;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -47,8 +48,28 @@ impl FormFields {
     }
 
     /// The names of the fields, in order.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| &**name)
+    }
+
+    /// Refuses a field that the page does not have, and one that is there twice: what is ignored would be decided
+    /// otherwise than the person means.
+    ///
+    /// # Errors
+    /// A sentence for the person, without its full stop.
+    pub(super) fn check_names(
+        &self,
+        is_known: impl Fn(&str) -> bool,
+        may_repeat: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        if let Some(unknown) = self.names().find(|name| !is_known(name)) {
+            return Err(format!("the page has no field `{}`; correct or remove it", excerpt(unknown)));
+        }
+        let is_repeated = |name: &&str| !may_repeat(name) && self.all(name).count() > 1;
+        match self.names().find(is_repeated) {
+            Some(repeated) => Err(format!("the form has the field `{repeated}` twice; send it once")),
+            None => Ok(()),
+        }
     }
 
     /// All fields with this name.

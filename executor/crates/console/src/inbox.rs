@@ -87,6 +87,7 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
     let body = html! {
         h1 { "Inbox" }
         (inbox.part(&console))
+        p.hint { "The file changes of runs that have ended wait on the page " a href="/console/changes" { "Changes" } "." }
     };
     signed_in.viewer(&console).page("Inbox", &body)
 }

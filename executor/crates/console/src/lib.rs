@@ -11,6 +11,8 @@
 mod active;
 mod arguments;
 mod assets;
+mod change_list;
+mod changes;
 mod chart;
 mod containment;
 mod decision;
@@ -84,7 +86,7 @@ pub struct ConsolePort {
 struct ConsoleState {
     executor: Arc<Executor>,
     sessions: BrowserSessions,
-    changes: LiveChanges,
+    live: LiveChanges,
     request_timeout: Duration,
     bounds: JsonBounds,
     containment: Containment,
@@ -155,13 +157,13 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
     let ConsolePort { callers, tls, local_key, request_timeout, bounds, containment, journal } = port;
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
-    let changes = LiveChanges::subscribe(&executor);
+    let live = LiveChanges::subscribe(&executor);
     let readings = Places::new(MAX_READINGS, MAX_READINGS_PER_CALLER);
     let merges = Places::new(MAX_MERGES, MAX_MERGES_PER_CALLER);
     let console = Arc::new(ConsoleState {
         executor,
         sessions,
-        changes,
+        live,
         request_timeout,
         bounds,
         containment,
@@ -184,6 +186,9 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         .route("/console/inbox", get(inbox::list))
         .route("/console/waiting", get(inbox::count))
         .route("/console/decide/{intent}", get(decision::show).post(decision::decide))
+        .route("/console/changes", get(changes::list))
+        .route("/console/waiting-changes", get(changes::count))
+        .route("/console/changes/{intent}", get(changes::show).post(changes::decide))
         .route("/console/runs", get(search::list::<RunRow>))
         .route("/console/runs/{intent}", get(runs::show))
         .route("/console/runs/{intent}/stop", post(runs::stop))

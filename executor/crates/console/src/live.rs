@@ -1,8 +1,8 @@
 //! Server-sent events that tell open pages what has changed.
 //!
 //! An event has no content: the page then asks for its changed part again, under the rights that its session has by
-//! then. A page gets at most one event of each kind per second, and only for runs and waiting intents that its caller may
-//! see.
+//! then. A page gets at most one event of each kind per second, and only for runs, waiting intents and file changes that
+//! its caller may see.
 
 use super::ConsoleState;
 use super::live_log::LiveLogs;
@@ -30,7 +30,7 @@ const MAX_STREAMS_PER_CALLER: usize = 64;
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of changes of runs that wait for a stream. A stream that misses some has an event.
 const MAX_UNREAD: usize = 256;
-/// Maximum time before a stream checks that its session is still valid.
+/// Maximum time before a stream checks that its session is still valid, and which file changes still wait.
 const MAX_QUIET: Duration = Duration::from_secs(5);
 
 /// The changes of runs, their latest output, and the number of open streams.
@@ -75,6 +75,11 @@ struct EventStream {
     /// The waiting intents that the caller could see at the last event about the inbox. If the caller sees the same ones
     /// now, there is no event.
     seen: Vec<IntentId>,
+    /// The time before which the stream has no event about file changes.
+    next_changes: Instant,
+    /// The number of runs with waiting file changes that the caller could see at the last event about them; `None` before
+    /// the first one.
+    seen_changes: Option<usize>,
     _place: Place,
 }
 
@@ -85,12 +90,12 @@ pub(super) async fn events(
     headers: HeaderMap,
     signed_in: SignedIn,
 ) -> Response {
-    let Some(place) = console.changes.streams.take(signed_in.caller.name()) else {
+    let Some(place) = console.live.streams.take(signed_in.caller.name()) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages of the console are open: close some\n")
             .into_response();
     };
     let sources = EventStream {
-        runs: console.changes.runs.subscribe(),
+        runs: console.live.runs.subscribe(),
         inbox: console.executor.queries.escalation_changes(),
         certificate: certificate.map(|axum::Extension(names)| names).unwrap_or_default(),
         console,
@@ -99,6 +104,8 @@ pub(super) async fn events(
         next_runs: timer_now(),
         next_inbox: timer_now(),
         seen: Vec::new(),
+        next_changes: timer_now(),
+        seen_changes: None,
         _place: place,
     };
     named_event_response(stream::unfold(sources, |mut sources| async {
@@ -124,6 +131,13 @@ impl EventStream {
                     self.seen = see_waiting();
                 }
                 return Some(name);
+            }
+            let waiting_changes =
+                self.console.executor.changes.waiting_count(&|agent| signed_in.caller.may_read(agent));
+            if self.seen_changes != Some(waiting_changes) && timer_now() >= self.next_changes {
+                self.next_changes = timer_now() + MIN_INTERVAL;
+                self.seen_changes = Some(waiting_changes);
+                return Some("changes");
             }
             tokio::select! {
                 changed = changed_inbox(&mut self.inbox, self.next_inbox) => {

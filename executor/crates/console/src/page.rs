@@ -28,6 +28,8 @@ pub(super) struct Viewer<'a> {
     pub(super) form_token: &'a str,
     /// The number of intents that wait for a person and that the caller may see.
     pub(super) waiting: usize,
+    /// The number of runs whose file changes wait for a decision and that the caller may see.
+    pub(super) waiting_changes: usize,
 }
 
 impl Viewer<'_> {
@@ -45,9 +47,11 @@ impl Viewer<'_> {
 }
 
 const INBOX: &str = "/console/inbox";
-const TABS: [(&str, &str); 6] = [
+const CHANGES: &str = "/console/changes";
+const TABS: [(&str, &str); 7] = [
     ("/console", "Overview"),
     (INBOX, "Inbox"),
+    (CHANGES, "Changes"),
     ("/console/runs", "Runs"),
     ("/console/usage", "Usage"),
     ("/console/tools", "Tools"),
@@ -69,7 +73,8 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
                 meta name="color-scheme" content="light dark";
                 meta name="htmx-config" content=(config);
                 title {
-                    @if let Some(waiting) = viewer.map(|viewer| viewer.waiting).filter(|waiting| *waiting > 0) { "(" (waiting) ") " }
+                    @let decisions = viewer.map(|viewer| viewer.waiting.saturating_add(viewer.waiting_changes));
+                    @if let Some(decisions) = decisions.filter(|decisions| *decisions > 0) { "(" (decisions) ") " }
                     (title) " · A2G executor"
                 }
                 link rel="icon" href={ "/console/assets/icon.svg?v=" (version) };
@@ -90,6 +95,7 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
                                 a href=(path) aria-current=[(name == title).then_some("page")] {
                                     (name)
                                     @if path == INBOX { (waiting_count(viewer.waiting)) }
+                                    @if path == CHANGES { (waiting_changes_count(viewer.waiting_changes)) }
                                 }
                             }
                         }
@@ -106,10 +112,19 @@ pub(super) fn document(title: &str, viewer: Option<&Viewer<'_>>, body: &Markup) 
     })
 }
 
-/// The number of intents that wait, which the page refreshes. The script copies it to the title.
+/// The number of intents that wait, which the page refreshes. The script copies the sum of both numbers to the title.
 pub(super) fn waiting_count(waiting: usize) -> Markup {
     html! {
         span #waiting data-count=(waiting) hx-get="/console/waiting" hx-trigger="sse:inbox" hx-swap="outerHTML" {
+            @if waiting > 0 { " (" (waiting) ")" }
+        }
+    }
+}
+
+/// The same for the runs whose file changes wait.
+pub(super) fn waiting_changes_count(waiting: usize) -> Markup {
+    html! {
+        span #waiting-changes data-count=(waiting) hx-get="/console/waiting-changes" hx-trigger="sse:changes" hx-swap="outerHTML" {
             @if waiting > 0 { " (" (waiting) ")" }
         }
     }

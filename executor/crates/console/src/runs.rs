@@ -19,7 +19,8 @@ use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::{Layer, rows_set_by};
 use a2g_types::node::NodeName;
-use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Usage};
+use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Status, Usage};
+use a2g_types::tool::DECISION_TOOLS;
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
 use axum::extract::{Path, Query, State};
@@ -144,7 +145,7 @@ async fn make_page_here(
     let record = record.filter(|record| record.agent == agent);
     let calls = console.executor.queries.nested_calls(intent);
     let state = state.map(|(_, state)| state);
-    let said = console.changes.logs.find(intent);
+    let said = console.live.logs.find(intent);
     let so_far = RunSoFar { calls: &calls, said: said.as_ref() };
     let journal = signed_in.caller.may_read_all().then(|| console.journal.display().to_string());
     let node = console.executor.node.name().map(NodeName::as_str);
@@ -234,9 +235,12 @@ pub(super) fn run_body(
                 dt { "Status" } dd { (status(name)) }
                 @if let Some(node) = place.node { dt { "Node" } dd { (line(node)) } }
                 dt { "Agent" } dd { (line(agent)) }
-                @if let Some(record) = record { dt { "Tool" } dd { a href={ "/console/tools/" (line(&record.tool)) } { (line(&record.tool)) } } }
+                @if let Some(record) = record { dt { "Tool" } dd { (tool_part(&record.tool)) } }
                 @if let Some(door) = receipt.map(|receipt| receipt.door) { dt { "Door" } dd { (door) } }
                 @if let Some(parent) = receipt.and_then(|receipt| receipt.parent.as_ref()) { dt { "Called by" } dd { (parent_line(parent)) } }
+            }
+            @if let Some((run, changes)) = receipt.and_then(changes_of) {
+                p { a href={ "/console/changes/" (run.to_string()) } { (changes) } }
             }
             @if matches!(state, Some(IntentState::Escalated)) {
                 p { a href={ "/console/decide/" (intent.to_string()) } { "See the decision page" } }
@@ -257,6 +261,27 @@ pub(super) fn run_body(
             }
         }
     }
+}
+
+/// The tool of a run. A decision on file changes is a run without one.
+fn tool_part(tool: &str) -> Markup {
+    html! {
+        @if DECISION_TOOLS.contains(&tool) { (line(tool)) ", a decision on the file changes of another run" }
+        @else { a href={ "/console/tools/" (line(tool)) } { (line(tool)) } }
+    }
+}
+
+/// The run whose file changes have a page, for the run itself or a decision on them, and the text of the link to it.
+fn changes_of(receipt: &Receipt) -> Option<(IntentId, String)> {
+    if DECISION_TOOLS.contains(&receipt.tool.as_str()) {
+        let decided = receipt.parent.as_ref()?.intent;
+        return Some((decided, "See the file changes that it decided on".to_owned()));
+    }
+    let count = receipt.outcome.usage.changes.as_ref()?.count;
+    Some((
+        receipt.intent,
+        format!("See its {}, and whether they are in force", counted(count, "file change")),
+    ))
 }
 
 /// What the journal has of the arguments.
@@ -365,7 +390,10 @@ fn limits(receipt: &Receipt) -> Markup {
                 dt { "File changes" }
                 dd {
                     (effects.as_str()) ", set by " (by(usage.effects.layer))
-                    @if let Some(changes) = usage.changes { "; " (changes.count) " took effect" }
+                    @if let Some(changes) = &usage.changes {
+                        "; " (changes.count)
+                        @if receipt.outcome.end.status() == Status::Staged { " waited for a decision" } @else { " took effect" }
+                    }
                 }
             }
             dt { "Network" }

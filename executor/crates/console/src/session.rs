@@ -256,9 +256,10 @@ impl axum::extract::FromRequest<Arc<ConsoleState>> for PostedForm {
 }
 
 impl SignedIn {
-    /// The viewer of a page, with the number of intents that wait.
+    /// The viewer of a page, with the numbers of what waits for a decision.
     pub(super) fn viewer(&self, console: &ConsoleState) -> Viewer<'_> {
         let waiting = console.executor.previews.count_waiting(&|agent| self.caller.may_read(agent));
-        Viewer { caller: &self.caller, form_token: &self.form_token, waiting }
+        let waiting_changes = console.executor.changes.waiting_count(&|agent| self.caller.may_read(agent));
+        Viewer { caller: &self.caller, form_token: &self.form_token, waiting, waiting_changes }
     }
 }

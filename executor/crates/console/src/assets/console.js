@@ -14,11 +14,12 @@ setInterval(() => {
   for (const notice of document.querySelectorAll("[data-expires]")) {
     if (!notice.hidden || Date.parse(notice.dataset.expires) > Date.now()) continue;
     notice.hidden = false;
-    for (const button of document.querySelectorAll("form.decision button")) button.disabled = true;
+    for (const button of document.querySelectorAll("form.decision button, form.bar button")) button.disabled = true;
   }
 }, 1000);
 
-// Until this page has been visible for a second, nothing is approved: another page, window or tab may have lain above it.
+// Until this page has been visible for a second, nothing is approved, committed or undone: another page, window or tab may
+// have lain above it.
 const MIN_VISIBLE_MS = 1000;
 let visibleSince = performance.now();
 function becomeVisible() {
@@ -29,7 +30,7 @@ document.addEventListener("visibilitychange", () => document.hidden || becomeVis
 addEventListener("pageshow", becomeVisible);
 addEventListener("focus", becomeVisible);
 document.addEventListener("submit", (event) => {
-  if (event.submitter?.value !== "approve") return;
+  if (!event.submitter?.matches(".actions button.primary")) return;
   if (!document.hidden && performance.now() - visibleSince >= MIN_VISIBLE_MS) return;
   event.preventDefault();
   document.querySelector(".early").hidden = false;
@@ -57,7 +58,7 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
 const missed = new Map();
 htmx.createEventSource = (url) => {
   const source = new EventSource(url);
-  for (const name of ["inbox", "runs"]) {
+  for (const name of ["inbox", "runs", "changes"]) {
     source.addEventListener(name, () => {
       for (const element of document.querySelectorAll(`[hx-trigger*="sse:${name}"]`)) {
         if (element.matches(".htmx-request, .htmx-added")) missed.set(element.id, `sse:${name}`);
@@ -67,8 +68,9 @@ htmx.createEventSource = (url) => {
   return source;
 };
 document.addEventListener("htmx:load", ({ target }) => {
-  if (target.id === "waiting") {
-    const count = Number(target.dataset.count);
+  if (target.id === "waiting" || target.id === "waiting-changes") {
+    let count = 0;
+    for (const { dataset } of document.querySelectorAll("nav [data-count]")) count += Number(dataset.count);
     document.title = (count ? `(${count}) ` : "") + document.title.replace(/^\(\d+\) /, "");
   }
   const event = missed.get(target.id);

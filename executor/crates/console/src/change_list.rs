@@ -1,0 +1,465 @@
+//! The file changes of a run, as a person reads them before a decision.
+//!
+//! ```text
+//! deleted, emptied, renamed ─▶ what has left the machine ─▶ changed ─▶ permissions and times ─▶ created
+//! ```
+//! A commit loses what comes first, so nothing there is folded or left out. Of the differences, the first short ones are open.
+//! A path is whole and has a frame, so that no name can imitate what the page says of it.
+
+use super::arguments::visible;
+use super::page::{byte_size, counted, whole};
+use a2g_types::outcome::{ChangeWord, ChangedRange, Contact, EntryWord, FileChanges, Receipt, ShownChange};
+use a2g_types::visible_text::{escape_invisible_lines, is_invisible};
+use maud::{Markup, html};
+use std::ops::Range;
+
+/// Maximum number of differences that are open.
+const MAX_OPEN: usize = 3;
+/// Maximum number of lines of a difference that is open.
+const MAX_OPEN_LINES: usize = 40;
+/// Maximum number of elements in the differences of one page. Those beyond it have no colours: a page that another node
+/// of the fleet sends has to stay short.
+const MAX_ELEMENTS: usize = 2_048;
+/// Maximum number of changed ranges that are shown of a file that is no text.
+const MAX_RANGES: usize = 8;
+
+/// The meaning of a change to a person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Deleted,
+    /// A file that keeps its name, and nothing of its content.
+    Emptied,
+    Renamed,
+    Changed,
+    Attributes,
+    Created,
+}
+
+/// The groups before the data that has left the machine.
+const REMOVALS: [Group; 3] = [Group::Deleted, Group::Emptied, Group::Renamed];
+/// The groups after it.
+const OTHERS: [Group; 3] = [Group::Changed, Group::Attributes, Group::Created];
+
+impl Group {
+    fn of(change: &ShownChange) -> Self {
+        match change.kind {
+            ChangeWord::Deleted => Self::Deleted,
+            ChangeWord::Renamed => Self::Renamed,
+            ChangeWord::Created => Self::Created,
+            ChangeWord::Changed if change.bytes_after == Some(0) && change.bytes_before != Some(0) => {
+                Self::Emptied
+            }
+            ChangeWord::Changed => Self::Changed,
+            ChangeWord::Attributes => Self::Attributes,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Deleted => "Deleted",
+            Self::Emptied => "Emptied",
+            Self::Renamed => "Renamed",
+            Self::Changed => "Changed",
+            Self::Attributes => "Other permissions or times",
+            Self::Created => "Created",
+        }
+    }
+
+    /// The verb in the summary, which begins with the deletions.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Deleted => "Deletes",
+            Self::Emptied => "empties",
+            Self::Renamed => "renames",
+            Self::Changed => "changes",
+            Self::Attributes => "sets permissions or times of",
+            Self::Created => "creates",
+        }
+    }
+
+    /// `true` if a commit loses content.
+    fn is_loss(self) -> bool {
+        match self {
+            Self::Deleted | Self::Emptied => true,
+            Self::Renamed | Self::Changed | Self::Attributes | Self::Created => false,
+        }
+    }
+
+    /// `true` if a difference may be open.
+    fn may_be_open(self) -> bool {
+        match self {
+            Self::Changed | Self::Created => true,
+            Self::Deleted | Self::Emptied | Self::Renamed | Self::Attributes => false,
+        }
+    }
+
+    fn select(self, changes: &FileChanges) -> Vec<&ShownChange> {
+        changes.shown.iter().filter(|change| Self::of(change) == self).collect()
+    }
+}
+
+/// The number of deletions of a list, which is never without any of them.
+pub(super) fn count_deletions(changes: &FileChanges) -> usize {
+    Group::Deleted.select(changes).len()
+}
+
+/// The numbers of all changes in one line, the deletions first, even if there are none.
+pub(super) fn summary(changes: &FileChanges) -> Markup {
+    let left_out = changes.left_out();
+    let counts = REMOVALS.iter().chain(&OTHERS).map(|group| (*group, group.select(changes).len()));
+    html! {
+        p.summary {
+            @if changes.shown.is_empty() {
+                (counted(changes.count, "change")) ", not listed: only a run under `staged` has a list."
+            } @else {
+                @for (group, count) in counts.filter(|(group, count)| *count > 0 || *group == Group::Deleted) {
+                    @if group != Group::Deleted { ", " }
+                    @if count == 0 { (group.verb()) " nothing" }
+                    @else if group.is_loss() { strong.bad { (group.verb()) " " (count) } }
+                    @else { (group.verb()) " " (count) }
+                }
+                @if left_out > 0 { ", and makes " (left_out) " more changes that are not listed" }
+            }
+        }
+    }
+}
+
+/// The part of the changes that the page does not show, as a sentence; `None` if it shows all.
+pub(super) fn describe_unseen(changes: &FileChanges) -> Option<String> {
+    let left_out = changes.left_out();
+    let cut = changes.shown.iter().filter(|change| change.is_diff_cut).count();
+    let entries = (left_out > 0)
+        .then(|| format!("{}, none of them a deletion or a rename", counted(left_out, "more change")));
+    let contents = (cut > 0).then(|| match cut {
+        1 => "all or a part of the content of 1 file".to_owned(),
+        _ => format!("all or a part of the contents of {cut} files"),
+    });
+    let unseen = entries.into_iter().chain(contents).collect::<Vec<_>>();
+    (!unseen.is_empty()).then(|| format!("Not shown here: {}.", unseen.join("; ")))
+}
+
+/// All lists, and between them what has left the machine.
+pub(super) fn lists(receipt: &Receipt, changes: &FileChanges) -> Markup {
+    let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
+    html! {
+        @for group in REMOVALS { (renderer.section(group, &group.select(changes))) }
+        (departures(receipt))
+        @for group in OTHERS { (renderer.section(group, &group.select(changes))) }
+    }
+}
+
+/// The data that the run has sent: no decision on its file changes takes it back.
+fn departures(receipt: &Receipt) -> Markup {
+    let usage = &receipt.outcome.usage;
+    let network = usage.network_used.as_ref();
+    let contacts = || network.iter().flat_map(|network| &network.contacted);
+    let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
+    html! {
+        h2 { "What has left the machine" }
+        @if !usage.network.value { p { "Nothing: the run had no network." } }
+        @else if contacts().next().is_none() { p { "Nothing: the run reached no host." } }
+        @else {
+            ul.changes {
+                @for Contact { authority, address: _, requests, sent_bytes, received_bytes } in contacts() {
+                    li {
+                        strong { (byte_size(*sent_bytes)) } " to " code { (whole(authority)) }
+                        span.kind { " in " (counted(*requests, "request")) ", " (byte_size(*received_bytes)) " received" }
+                    }
+                }
+            }
+            @if network.is_some_and(|network| network.contacted_truncated) { p { "It reached other hosts as well, which are not listed." } }
+            p { "It has left already: discarding the changes does not take it back." }
+        }
+        @if calls > 0 { p { "The run made " (counted(calls, "call")) " to other tools. What these did is in their own reports, and stays." } }
+    }
+}
+
+/// The room that one page still has.
+struct Renderer {
+    /// The number of differences that may still be open.
+    may_open: usize,
+    /// The number of elements that differences may still have.
+    elements: usize,
+}
+
+impl Renderer {
+    fn section(&mut self, group: Group, changes: &[&ShownChange]) -> Markup {
+        html! {
+            @if !changes.is_empty() {
+                h2 { (group.title()) " (" (changes.len()) ")" }
+                ul.changes { @for change in changes { li { (self.entry(group, change)) } } }
+            }
+        }
+    }
+
+    fn entry(&mut self, group: Group, change: &ShownChange) -> Markup {
+        let ShownChange { diff, ranges, is_diff_cut, .. } = change;
+        html! {
+            @if let Some(diff) = diff {
+                details open[self.is_open(group, diff)] {
+                    summary { (head(change)) }
+                    (self.difference(diff))
+                    @if *is_diff_cut { p.hint { "A part of this difference is not shown." } }
+                }
+            } @else {
+                (head(change))
+                @if !ranges.is_empty() { span.kind { ", no text: " (describe_ranges(ranges)) } }
+                @if *is_diff_cut { span.kind { ", its content is not shown" } }
+            }
+        }
+    }
+
+    /// Takes the place of an open difference; `false` if it is folded.
+    fn is_open(&mut self, group: Group, diff: &str) -> bool {
+        let is_open =
+            self.may_open > 0 && group.may_be_open() && diff.split('\n').nth(MAX_OPEN_LINES + 1).is_none();
+        self.may_open = self.may_open.saturating_sub(usize::from(is_open));
+        is_open
+    }
+
+    fn difference(&mut self, diff: &str) -> Markup {
+        let parts = split_parts(diff);
+        let escapes = diff.chars().filter(|c| is_invisible(*c) && !['\n', '\t'].contains(c)).count();
+        let left = self.elements.checked_sub(parts.len().saturating_add(escapes));
+        self.elements = left.unwrap_or(self.elements);
+        html! {
+            @if left.is_some() {
+                pre.diff tabindex="0" {
+                    @for (kind, range) in parts {
+                        span class=(kind.class()) {
+                            @for line in diff.get(range).unwrap_or_default().split_inclusive('\n') {
+                                (visible(line.strip_suffix('\n').unwrap_or(line))) "\n"
+                            }
+                        }
+                    }
+                }
+            } @else {
+                pre tabindex="0" { (escape_invisible_lines(diff)) }
+            }
+        }
+    }
+}
+
+/// The paths of a change, its size and its permissions.
+fn head(change: &ShownChange) -> Markup {
+    let ShownChange { entry, path, from, mode_before, mode_after, target, .. } = change;
+    let facts = describe_size(change);
+    html! {
+        @if *entry != EntryWord::File { (entry.as_str()) " " }
+        @if let Some(from) = from { code { (whole(from)) } " becomes " }
+        code { (whole(path)) }
+        @if let Some(target) = target { " points to " code { (whole(target)) } }
+        @if !facts.is_empty() { " " span.kind { (facts) } }
+        (mode_part(*entry, *mode_before, *mode_after))
+    }
+}
+
+/// The number of removed and added lines, and the size, before and after.
+fn describe_size(change: &ShownChange) -> String {
+    let ShownChange { bytes_before, bytes_after, diff, is_diff_cut, .. } = change;
+    let lines = diff.as_ref().map(|diff| {
+        let count = |sign: char| diff.split('\n').filter(|line| line.starts_with(sign)).count();
+        // No removed line is ever left out of a difference.
+        let more = if *is_diff_cut { " or more" } else { "" };
+        format!("−{} +{}{more}", count('-'), count('+'))
+    });
+    let size = match (bytes_before.map(byte_size), bytes_after.map(byte_size)) {
+        (Some(before), Some(after)) if before != after => Some(format!("{before} → {after}")),
+        (Some(size), Some(_) | None) | (None, Some(size)) => Some(size),
+        (None, None) => None,
+    };
+    lines.into_iter().chain(size).collect::<Vec<_>>().join(", ")
+}
+
+/// The permissions, if they change, and what they newly allow.
+fn mode_part(entry: EntryWord, before: Option<u32>, after: Option<u32>) -> Markup {
+    let is_new = |bits: u32| {
+        after.is_some_and(|after| after & bits != 0) && before.is_none_or(|before| before & bits == 0)
+    };
+    html! {
+        @if let (Some(before), Some(after)) = (before, after) {
+            span.kind { ", permissions " (format!("{before:03o} → {after:03o}")) }
+        }
+        @if entry == EntryWord::File && is_new(0o111) { " " strong.warn { "can be run as a program" } }
+        @if is_new(0o002) { " " strong.warn { "everybody on the machine may write it" } }
+    }
+}
+
+fn describe_ranges(ranges: &[ChangedRange]) -> String {
+    let describe = |ChangedRange { start, old_bytes, new_bytes }: &ChangedRange| {
+        format!("at byte {start} {old_bytes} → {new_bytes}")
+    };
+    let shown = ranges.iter().take(MAX_RANGES).map(describe).collect::<Vec<_>>().join("; ");
+    match ranges.len().checked_sub(MAX_RANGES) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown}; and {}", counted(more, "more range")),
+    }
+}
+
+/// The kind of a line in a difference, which its first character tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LineKind {
+    Same,
+    Removed,
+    Added,
+    /// The place of the lines that follow, or a remark.
+    Note,
+}
+
+impl LineKind {
+    fn of(line: &str) -> Self {
+        match line.chars().next() {
+            Some('-') => Self::Removed,
+            Some('+') => Self::Added,
+            Some('@' | '\\') => Self::Note,
+            Some(_) | None => Self::Same,
+        }
+    }
+
+    fn class(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Removed => "minus",
+            Self::Added => "plus",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// The parts of a difference: neighbouring lines of one kind, as places in it.
+fn split_parts(diff: &str) -> Vec<(LineKind, Range<usize>)> {
+    let mut parts = Vec::<(LineKind, Range<usize>)>::new();
+    let mut end = 0;
+    for line in diff.split_inclusive('\n') {
+        let start = end;
+        end += line.len();
+        let kind = LineKind::of(line);
+        match parts.last_mut() {
+            Some((last, range)) if *last == kind => range.end = end,
+            Some(_) | None => parts.push((kind, start..end)),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_types::tool::Digest;
+
+    fn change(kind: ChangeWord, path: &str) -> ShownChange {
+        ShownChange {
+            kind,
+            entry: EntryWord::File,
+            path: path.to_owned(),
+            from: None,
+            bytes_before: None,
+            bytes_after: None,
+            mode_before: None,
+            mode_after: None,
+            target: None,
+            diff: None,
+            ranges: Vec::new(),
+            is_diff_cut: false,
+        }
+    }
+
+    fn of(count: u64, shown: Vec<ShownChange>) -> FileChanges {
+        FileChanges { count, digest: Digest::compute(b""), shown }
+    }
+
+    fn text(markup: &Markup) -> String {
+        let mut text = String::new();
+        for token in html5gum::Tokenizer::new(&markup.0) {
+            if let html5gum::Token::String(part) = token.unwrap() {
+                text.push_str(&String::from_utf8_lossy(&part));
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_summary_begins_with_what_is_lost() {
+        let emptied = ShownChange {
+            bytes_before: Some(9),
+            bytes_after: Some(0),
+            ..change(ChangeWord::Changed, "/workspace/log")
+        };
+        let shown = vec![
+            change(ChangeWord::Deleted, "/workspace/a"),
+            change(ChangeWord::Renamed, "/workspace/b"),
+            change(ChangeWord::Created, "/workspace/c"),
+            emptied,
+            change(ChangeWord::Changed, "/workspace/d"),
+            change(ChangeWord::Attributes, "/workspace/e"),
+        ];
+        assert_eq!(
+            text(&summary(&of(6, shown))),
+            "Deletes 1, empties 1, renames 1, changes 1, sets permissions or times of 1, creates 1"
+        );
+        let created = of(1, vec![change(ChangeWord::Created, "/workspace/c")]);
+        assert_eq!(text(&summary(&created)), "Deletes nothing, creates 1");
+        assert_eq!(describe_unseen(&created), None);
+        assert!(text(&summary(&of(7, Vec::new()))).starts_with("7 changes, not listed"));
+    }
+
+    #[test]
+    fn what_a_list_lacks_is_said() {
+        let mut shown = vec![change(ChangeWord::Deleted, "/workspace/a"); 5];
+        shown.extend(vec![change(ChangeWord::Changed, "/workspace/b"); 995]);
+        let mut changes = of(10_000, shown);
+        assert_eq!(
+            text(&summary(&changes)),
+            "Deletes 5, changes 995, and makes 9000 more changes that are not listed"
+        );
+        assert_eq!(count_deletions(&changes), 5);
+        for change in changes.shown.iter_mut().skip(998) {
+            change.is_diff_cut = true;
+        }
+        let unseen = describe_unseen(&changes).unwrap();
+        assert_eq!(
+            unseen,
+            "Not shown here: 9000 more changes, none of them a deletion or a rename; all or a part of the contents of 2 files."
+        );
+    }
+
+    #[test]
+    fn only_the_first_short_differences_are_open() {
+        let with_diff =
+            |diff: String| ShownChange { diff: Some(diff), ..change(ChangeWord::Changed, "/workspace/a") };
+        let short = "@@ -1,1 +1,1 @@\n-a\n+b\n".to_owned();
+        let long = format!("@@ -1,50 +0,0 @@\n{}", "-a\n".repeat(50));
+        let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
+        let mut is_open = |group, diff: &str| {
+            renderer.entry(group, &with_diff(diff.to_owned())).0.contains("<details open")
+        };
+        assert!(!is_open(Group::Emptied, &short) && !is_open(Group::Changed, &long));
+        assert_eq!([(); 4].map(|()| is_open(Group::Changed, &short)), [true, true, true, false]);
+    }
+
+    #[test]
+    fn lines_of_one_kind_are_one_part() {
+        let diff = "@@ -1,3 +1,2 @@\n same\n-old\n-older\n+new\n\\ No newline at end of file\n";
+        let parts = split_parts(diff);
+        let texts = parts.iter().map(|(kind, range)| (*kind, &diff[range.clone()])).collect::<Vec<_>>();
+        assert_eq!(
+            texts,
+            [
+                (LineKind::Note, "@@ -1,3 +1,2 @@\n"),
+                (LineKind::Same, " same\n"),
+                (LineKind::Removed, "-old\n-older\n"),
+                (LineKind::Added, "+new\n"),
+                (LineKind::Note, "\\ No newline at end of file\n"),
+            ]
+        );
+    }
+
+    /// A page with the longest list that a run may have stays short.
+    #[test]
+    fn differences_of_very_many_parts_have_no_colours() {
+        let diff = "-a\n+b\n".repeat(10_000);
+        let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
+        let shown = renderer.difference(&diff).0;
+        assert!(!shown.contains("<span") && shown.len() < diff.len() + 100, "{}", shown.len());
+    }
+}

@@ -1,0 +1,531 @@
+//! The file changes of runs that wait for a decision, and those that can still be undone.
+//!
+//! ```text
+//! receipt of a staged run ─▶ page: summary, removals, what has left, the rest ─ form with the digest ─▶ commit or discard
+//!                                                   ▲                                                     │
+//!                                                   └── the receipt of the decision, or why there is none ┘
+//! ```
+//! A commit names the digest that the page showed. The executor compares it with the changes that wait.
+
+use super::change_list::{count_deletions, describe_unseen, lists, summary};
+use super::decision::{SHOWN_AT, has_been_shown, shown_at_field};
+use super::elsewhere::{self, FleetAnswers, IntentPage};
+use super::form::FormFields;
+use super::page::{
+    Html, Viewer, at, cards, countdown, counted, exact_time, fault_page, fault_text, forbidden, intent_link,
+    line, not_found, short_id, status, waiting_changes_count, whole,
+};
+use super::session::{FORM_TOKEN, PostedForm, SignedIn};
+use super::{ConsoleState, ReadingViewer};
+use a2g_core::run::{ChangeSet, ChangeSetSummary};
+use a2g_govern::Caller;
+use a2g_types::failure_message::describe;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::node::NodeName;
+use a2g_types::outcome::{ChangeState, Receipt};
+use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::sync::Arc;
+use time::OffsetDateTime;
+
+/// The fields of the form.
+const FIELDS: [&str; 4] = [FORM_TOKEN, "action", DIGEST, SHOWN_AT];
+/// The field with the hash of the changes that the page shows.
+const DIGEST: &str = "digest";
+/// Maximum number of rows of each list of one node.
+const MAX_LISTED: usize = 200;
+
+const EXPIRED: &str =
+    "Expired: nobody decided in time, so the changes are discarded. The agent has to send the call again.";
+const WHO_DECIDES: &str = "takes the role approver or governor, and a token whose scope does not name tools.";
+
+/// The rights of a person over the changes of an agent's runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ChangeRights {
+    Decide,
+    DiscardOnly,
+    ReadOnly,
+}
+
+impl ChangeRights {
+    fn of(caller: &Caller, agent: &AgentDid) -> Self {
+        if caller.decision_right().is_some() {
+            Self::Decide
+        } else if caller.may_cancel(agent) {
+            Self::DiscardOnly
+        } else {
+            Self::ReadOnly
+        }
+    }
+
+    fn may_discard(self) -> bool {
+        match self {
+            Self::Decide | Self::DiscardOnly => true,
+            Self::ReadOnly => false,
+        }
+    }
+}
+
+/// The changes at a node that a caller may see, in the form for another node.
+#[derive(Serialize, Deserialize)]
+pub(super) struct NodeChanges {
+    waiting: NodeRows,
+    in_force: NodeRows,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct NodeRows {
+    /// At most [`MAX_LISTED`].
+    rows: Vec<ChangesRow>,
+    /// The number of all.
+    count: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ChangesRow {
+    intent: IntentId,
+    agent: AgentDid,
+    tool: ToolName,
+    count: u64,
+    #[serde(with = "time::serde::timestamp")]
+    until: OffsetDateTime,
+}
+
+impl NodeRows {
+    fn select<'a>(sets: impl Iterator<Item = &'a ChangeSetSummary>, state: ChangeState) -> Self {
+        let mut found = Self::default();
+        for set in sets.filter(|set| set.state == state) {
+            found.count = found.count.saturating_add(1);
+            if found.rows.len() < MAX_LISTED {
+                let ChangeSetSummary { intent, agent, tool, count, until, .. } = set;
+                found.rows.push(ChangesRow {
+                    intent: *intent,
+                    agent: agent.clone(),
+                    tool: tool.clone(),
+                    count: *count,
+                    until: *until,
+                });
+            }
+        }
+        found
+    }
+}
+
+impl NodeChanges {
+    pub(super) fn read(console: &ConsoleState, caller: &Caller) -> Self {
+        let mut sets = console.executor.changes.list(&|agent| caller.may_read(agent));
+        sets.sort_by_key(|set| set.until);
+        Self {
+            waiting: NodeRows::select(sets.iter(), ChangeState::Waiting),
+            in_force: NodeRows::select(sets.iter().rev(), ChangeState::InForce),
+        }
+    }
+}
+
+/// The changes of all nodes that have answered.
+struct FleetChanges {
+    here: NodeChanges,
+    elsewhere: FleetAnswers<NodeChanges>,
+}
+
+/// The rows of one list of all nodes.
+struct FleetRows<'a> {
+    rows: Vec<FleetRow<'a>>,
+    left_out: usize,
+}
+
+struct FleetRow<'a> {
+    /// `None` outside of a fleet.
+    node: Option<&'a NodeName>,
+    row: &'a ChangesRow,
+}
+
+impl FleetChanges {
+    async fn read(console: &ConsoleState, caller: &Caller) -> Self {
+        let elsewhere = elsewhere::list_changes(console, caller).await;
+        Self { here: NodeChanges::read(console, caller), elsewhere }
+    }
+
+    fn merge<'a>(
+        &'a self,
+        own_name: Option<&'a NodeName>,
+        list: fn(&NodeChanges) -> &NodeRows,
+    ) -> FleetRows<'a> {
+        let mut merged = FleetRows { rows: Vec::new(), left_out: 0 };
+        let elsewhere = self.elsewhere.answers.iter().map(|(node, changes)| (Some(node), list(changes)));
+        for (node, found) in std::iter::once((own_name, list(&self.here))).chain(elsewhere) {
+            merged.rows.extend(found.rows.iter().map(|row| FleetRow { node, row }));
+            let left_out = found.count.saturating_sub(found.rows.len());
+            merged.left_out = merged.left_out.saturating_add(left_out);
+        }
+        merged
+    }
+
+    fn part(&self, own_name: Option<&NodeName>, now: OffsetDateTime) -> Markup {
+        let mut waiting = self.merge(own_name, |changes| &changes.waiting);
+        waiting.rows.sort_by_key(|row| row.row.until);
+        let mut in_force = self.merge(own_name, |changes| &changes.in_force);
+        in_force.rows.sort_by_key(|row| Reverse(row.row.until));
+        html! {
+            h2 { "Waiting for a decision" }
+            @if waiting.rows.is_empty() { p { "No file changes wait for a decision." } }
+            @else { (table("Changes that wait", "Discarded", &waiting, own_name, |row| countdown(row.until, now))) }
+            @if !in_force.rows.is_empty() {
+                h2 { "In force, and can be undone" }
+                (table("Changes that can be undone", "Can be undone until", &in_force, own_name, |row| at(row.until)))
+            }
+            @if let Some(notice) = &self.elsewhere.notice { p role="status" { (notice) } }
+        }
+    }
+}
+
+fn table(
+    label: &str,
+    until_title: &'static str,
+    FleetRows { rows, left_out }: &FleetRows<'_>,
+    own_name: Option<&NodeName>,
+    show_until: impl Fn(&ChangesRow) -> Markup,
+) -> Markup {
+    let titles = ["Tool", "Changes", until_title, "Agent", "Node", "Look"];
+    let columns = titles.iter().filter(|column| own_name.is_some() || **column != "Node");
+    let cells = rows.iter().map(|FleetRow { node, row }| {
+        let ChangesRow { intent, agent, tool, count, until: _ } = row;
+        html! {
+            td role="cell" { strong { (tool) } }
+            td.number role="cell" { (counted(*count, "change")) }
+            td role="cell" data-label=(until_title) { (show_until(row)) }
+            td.wide role="cell" { (line(agent.as_str())) }
+            @if let Some(node) = node { td.wide role="cell" data-label="Node" { (node) } }
+            td role="cell" { a href=(path_of(*intent)) { "Look at " (short_id(*intent)) } }
+        }
+    });
+    html! {
+        (cards(label, columns, cells))
+        @if *left_out > 0 { p { "and " (left_out) " more" } }
+    }
+}
+
+fn path_of(intent: IntentId) -> String {
+    format!("/console/changes/{intent}")
+}
+
+/// `GET /console/changes`.
+pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
+    let changes = FleetChanges::read(&console, &signed_in.caller).await;
+    let own_name = console.executor.node.name();
+    // Events report only what this node has.
+    let trigger =
+        if own_name.is_some() { "sse:changes, sse:runs, every 15s" } else { "sse:changes, sse:runs" };
+    let body = html! {
+        h1 { "File changes" }
+        p.hint { "A successful run under `staged` leaves its file changes here. They are not in force until somebody commits them." }
+        section #changes hx-get="/console/changes" hx-trigger=(trigger) hx-select="#changes" hx-swap="outerHTML" aria-live="polite" {
+            (changes.part(own_name, console.executor.clock().now()))
+        }
+    };
+    signed_in.viewer(&console).page("Changes", &body)
+}
+
+/// `GET /console/waiting-changes`: the number of runs whose changes wait, for the navigation of an open page.
+pub(super) async fn count(State(console): State<Arc<ConsoleState>>, signed_in: SignedIn) -> Response {
+    Html(waiting_changes_count(signed_in.viewer(&console).waiting_changes)).into_response()
+}
+
+/// `GET /console/changes/{intent}`.
+pub(super) async fn show(
+    State(console): State<Arc<ConsoleState>>,
+    ReadingViewer { signed_in, _place }: ReadingViewer,
+    Path(intent): Path<String>,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
+    match find_page_here(&console, &signed_in, intent).await {
+        Some(page) => page,
+        None => elsewhere::show(&console, &signed_in, IntentPage::Changes, intent).await,
+    }
+}
+
+/// The page of the changes of a run, if this node has them.
+pub(super) async fn find_page_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+) -> Option<Response> {
+    match find_here(console, signed_in, intent).await {
+        Ok(set) => set.map(|set| set_page(console, signed_in, &set, None)),
+        Err(fault) => Some(fault_page(&fault)),
+    }
+}
+
+/// The changes of a run, if this node has them and the caller may see them.
+async fn find_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+) -> Result<Option<ChangeSet>, Fault> {
+    let found = console.executor.changes.find(intent).await?;
+    Ok(found.filter(|set| signed_in.caller.may_read(&set.summary.agent)))
+}
+
+fn set_page(console: &ConsoleState, signed_in: &SignedIn, set: &ChangeSet, notice: Option<&str>) -> Response {
+    let viewer = signed_in.viewer(console);
+    let now = console.executor.clock().now();
+    viewer.page("Changes", &set_body(viewer, set, console.executor.node.name(), notice, now))
+}
+
+/// The page of the changes of one run.
+pub(super) fn set_body(
+    viewer: Viewer<'_>,
+    set: &ChangeSet,
+    node: Option<&NodeName>,
+    notice: Option<&str>,
+    now: OffsetDateTime,
+) -> Markup {
+    let ChangeSet {
+        summary: ChangeSetSummary { intent, agent, tool, mode, state, digest, until, .. }, ..
+    } = set;
+    let ChangeSet { receipt, decisions, .. } = set;
+    let changes = receipt.outcome.usage.changes.as_ref();
+    let failure = decisions.last().and_then(|last| Some((act(last), describe(&last.outcome)?)));
+    html! {
+        @if *state == ChangeState::Waiting {
+            // The script shows it once the time has come.
+            p.error role="alert" data-expires=(exact_time(*until)) hidden[now < *until] { (EXPIRED) }
+        }
+        h1 { "File changes of " (tool) }
+        @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
+        @if let Some((act, reason)) = failure { p.error role="status" { "The last attempt to " (act) " them failed: " (whole(&reason)) "." } }
+        div.why {
+            @if let Some(changes) = changes { (summary(changes)) }
+            p { (state_part(*state, *until, now)) }
+        }
+        @if let Some(changes) = changes { (lists(receipt, changes)) }
+        h2 { "The run" }
+        dl.facts.pairs {
+            dt { "Agent" } dd { (line(agent.as_str())) }
+            dt { "Tool" } dd { a href={ "/console/tools/" (tool.as_str()) } { (tool) } }
+            dt { "Run" } dd { (intent_link(*intent)) ", with its arguments and its result" }
+            dt { "Changes" } dd { (mode.as_str()) ": " (mode.summary()) }
+            @if let Some(node) = node { dt { "Node" } dd { (node) } }
+        }
+        @if !decisions.is_empty() {
+            h2 { "Decisions" }
+            ol.timeline { @for decision in decisions { (decision_row(decision)) } }
+        }
+        details {
+            summary { "Hash of the changes" }
+            p { code.hash { (digest.to_string()) } " covers every change, listed or not, and what the run has read. A commit names it." }
+        }
+        (decision_bar(viewer, set, now))
+    }
+}
+
+/// The state of the changes, and what comes next.
+fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) -> Markup {
+    html! {
+        @match state {
+            ChangeState::Waiting => {
+                strong { "Not in force yet" } ": discarded " (countdown(until, now)) " (" (at(until)) ") unless somebody commits all of it."
+            }
+            ChangeState::InForce => {
+                strong { "In force" } ": it can be undone until " (at(until)) ", as long as none of these files has changed since."
+            }
+            ChangeState::Kept => { strong { "In force" } ": it can no longer be undone." }
+            ChangeState::Discarded => { strong { "Not in force" } ": it was discarded, " (at(until)) "." }
+            ChangeState::Undone => { strong { "No longer in force" } ": it was undone, " (at(until)) "." }
+        }
+    }
+}
+
+/// The verb of a decision.
+fn act(decision: &Receipt) -> &str {
+    match decision.tool.as_str() {
+        COMMIT_TOOL => "commit",
+        DISCARD_TOOL => "discard",
+        UNDO_TOOL => "undo",
+        other => other,
+    }
+}
+
+fn decision_row(decision: &Receipt) -> Markup {
+    html! {
+        li {
+            strong { (act(decision)) }
+            @if let Some(by) = &decision.approved_by { " by " (line(by)) }
+            " " (status(decision.outcome.end.status().as_str())) " " (intent_link(decision.intent))
+            @if let Some(failure) = describe(&decision.outcome) { ": " (whole(&failure)) }
+        }
+    }
+}
+
+/// The buttons, which stay in view however long the page is. The form has no field to type in, so Enter presses none.
+fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Markup {
+    let ChangeSetSummary { intent, agent, state, count, digest, until, .. } = &set.summary;
+    let changes = set.receipt.outcome.usage.changes.as_ref();
+    let deletions = changes.map_or(0, count_deletions);
+    let unseen = changes.and_then(describe_unseen);
+    let commit = html! {
+        button.primary type="submit" name="action" value="commit" {
+            "Commit all " (count) @if deletions > 0 { ", deleting " (deletions) }
+        }
+    };
+    let discard = html! { button.danger type="submit" name="action" value="discard" { "Discard all" } };
+    let undo = html! { button.primary type="submit" name="action" value="undo" { "Undo all " (count) } };
+    let form = |buttons: &Markup| {
+        html! {
+            form.bar method="post" action=(path_of(*intent)) autocomplete="off" {
+                (viewer.token_field())
+                input type="hidden" name=(DIGEST) value=(digest.to_string());
+                (shown_at_field(now))
+                p.notice.early role="alert" hidden { "Nothing is decided yet: you saw this page for less than a second. Look at it, and press the button again if you agree." }
+                @if let Some(unseen) = unseen.as_ref().filter(|_| *state == ChangeState::Waiting) {
+                    p.hint { (unseen) " A commit includes it." }
+                }
+                p.actions { (buttons) }
+            }
+        }
+    };
+    let refusal = |what: &str| html! { p role="status" { (what) " " (WHO_DECIDES) } };
+    match (*state, ChangeRights::of(viewer.caller, agent)) {
+        (ChangeState::Waiting, _) if now >= *until => html! {},
+        (ChangeState::Waiting, ChangeRights::Decide) => form(&html! { (commit) (discard) }),
+        (ChangeState::Waiting, ChangeRights::DiscardOnly) => html! {
+            (refusal("You can discard these changes. Committing them"))
+            (form(&discard))
+        },
+        (ChangeState::InForce, ChangeRights::Decide) => form(&undo),
+        (ChangeState::Waiting | ChangeState::InForce, ChangeRights::DiscardOnly | ChangeRights::ReadOnly) => {
+            refusal("You can see these changes, but not decide on them: that")
+        }
+        (
+            ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone,
+            ChangeRights::Decide | ChangeRights::DiscardOnly | ChangeRights::ReadOnly,
+        ) => html! {},
+    }
+}
+
+/// The decision in a posted form.
+#[derive(Debug, Clone, Copy)]
+enum PostedAct {
+    Commit,
+    Discard,
+    Undo,
+}
+
+impl PostedAct {
+    fn read(form: &FormFields) -> Option<Self> {
+        match form.get("action") {
+            Some("commit") => Some(Self::Commit),
+            Some("discard") => Some(Self::Discard),
+            Some("undo") => Some(Self::Undo),
+            Some(_) | None => None,
+        }
+    }
+}
+
+/// `POST /console/changes/{intent}`.
+pub(super) async fn decide(
+    State(console): State<Arc<ConsoleState>>,
+    Path(intent): Path<String>,
+    PostedForm { signed_in, form }: PostedForm,
+) -> Response {
+    let Ok(intent) = IntentId::parse(&intent) else { return not_found("run") };
+    match decide_here(&console, &signed_in, intent, &form).await {
+        Some(page) => page,
+        None => elsewhere::decide_changes(&console, &signed_in, intent, form).await,
+    }
+}
+
+/// Takes the decision in a form; `None` if this node does not have the changes.
+pub(super) async fn decide_here(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    form: &FormFields,
+) -> Option<Response> {
+    let set = match find_here(console, signed_in, intent).await {
+        Ok(set) => set?,
+        Err(fault) => return Some(fault_page(&fault)),
+    };
+    let caller = &*signed_in.caller;
+    if !ChangeRights::of(caller, &set.summary.agent).may_discard() {
+        return Some(forbidden("approver or governor"));
+    }
+    let refuse = |error: &str| {
+        let notice = format!("Nothing was decided: {error}.");
+        Some(set_page(console, signed_in, &set, Some(&notice)))
+    };
+    if let Err(error) = form.check_names(|name| FIELDS.contains(&name), |_name| false) {
+        return refuse(&error);
+    }
+    let Some(act) = PostedAct::read(form) else {
+        return refuse("the form names no action: open the page again");
+    };
+    let is_early = !has_been_shown(form, console.executor.clock().now());
+    let posted = form.get(DIGEST).and_then(|text| Digest::parse(text).ok());
+    let digest = posted.filter(|digest| *digest == set.summary.digest);
+    let changes = &console.executor.changes;
+    let result = match (act, caller.decision_right()) {
+        (PostedAct::Discard, _) => {
+            let may_discard = |agent: &AgentDid| ChangeRights::of(caller, agent).may_discard();
+            changes.discard(intent, &may_discard, caller.name()).await
+        }
+        (PostedAct::Commit | PostedAct::Undo, None) => return Some(forbidden("approver or governor")),
+        (PostedAct::Commit | PostedAct::Undo, Some(_)) if is_early => {
+            return refuse(
+                "the button was pressed within a second of the page; look again, and press it if you agree",
+            );
+        }
+        (PostedAct::Commit, Some(right)) => match digest {
+            Some(digest) => changes.commit(intent, &digest, right).await,
+            None => return refuse(OTHER_CHANGES),
+        },
+        (PostedAct::Undo, Some(right)) => match digest {
+            Some(_) => changes.undo(intent, right).await,
+            None => return refuse(OTHER_CHANGES),
+        },
+    };
+    match result {
+        // The page says how the decision ended.
+        Ok(_receipt) => Some(Redirect::to(&path_of(intent)).into_response()),
+        Err(fault) => Some(after_fault(console, signed_in, intent, &fault).await),
+    }
+}
+
+const OTHER_CHANGES: &str =
+    "the form is of other changes than these; look at these, and press the button if you agree";
+
+/// The page as it is after a decision that the executor has refused, or whose end is not known.
+async fn after_fault(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    intent: IntentId,
+    fault: &Fault,
+) -> Response {
+    let is_known = match fault {
+        Fault::Internal(_) | Fault::ReceiptPending { .. } => false,
+        Fault::Parse(_)
+        | Fault::InvalidRequest(_)
+        | Fault::MethodNotFound(_)
+        | Fault::InvalidParams { .. }
+        | Fault::ToolUnavailable { .. }
+        | Fault::Refused { .. }
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_)
+        | Fault::Busy { .. }
+        | Fault::Failed(_)
+        | Fault::LimitReached(..) => true,
+    };
+    match find_here(console, signed_in, intent).await {
+        Ok(Some(set)) if is_known => {
+            let notice = format!("Nothing was decided: {}.", fault_text(fault));
+            set_page(console, signed_in, &set, Some(&notice))
+        }
+        // It does not say that nothing was decided: a decision may be in force that is not on the disk yet.
+        Ok(_) | Err(_) => fault_page(fault),
+    }
+}
