@@ -9,6 +9,7 @@ mod unended;
 
 use super::UsageError;
 use super::arguments::{JournalCommand, JournalFile, ReceiptFilter, Setup};
+use super::changes;
 use super::layout::{Listing, align, text, wrap};
 use super::local_time::LocalTime;
 use super::log::start_logging;
@@ -216,8 +217,21 @@ fn find(history: &History, intent: &str) -> anyhow::Result<IntentId> {
 fn show(history: &History, entry: &ReceiptEntry, json: bool) -> anyhow::Result<()> {
     let mut whole = entry_json(entry)?;
     add_arguments(&mut whole, history.arguments_of(entry.intent, &entry.agent)?);
+    let changes = if json { Vec::new() } else { take_changes(&mut whole, entry)? };
     print_page(whole, &[("ended", entry.ended)], json);
+    changes.iter().for_each(print);
     Ok(())
+}
+
+/// Takes the list of a staged run's file changes out of its report, and returns it as lines.
+fn take_changes(whole: &mut Value, entry: &ReceiptEntry) -> anyhow::Result<Vec<String>> {
+    if let Some(effects) = whole.pointer_mut("/report/usage/effects").and_then(Value::as_object_mut) {
+        effects.shift_remove("files");
+    }
+    let recorded = entry.parse_receipt()?.outcome.usage.changes;
+    let Some(staged) = recorded.filter(|changes| !changes.shown.is_empty()) else { return Ok(Vec::new()) };
+    let state = "\nThese file changes were left to a decision (`a2g-executor effects show`):".to_owned();
+    Ok([state].into_iter().chain(changes::lines(&staged.shown, staged.left_out())).collect())
 }
 
 /// Prints an entry as JSON, or as a page with these members as local times.
