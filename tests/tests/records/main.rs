@@ -3,3 +3,4 @@
 mod durability;
 mod proofs;
 mod replays;
+mod staged;

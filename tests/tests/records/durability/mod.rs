@@ -13,6 +13,7 @@ mod effects;
 mod formats;
 mod outbox;
 mod size;
+mod staged;
 mod starts;
 mod stops;
 mod tamper;
