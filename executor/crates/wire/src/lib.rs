@@ -23,6 +23,7 @@ pub mod mcp;
 mod measurements;
 pub mod nexus;
 pub mod sovereign;
+pub mod staged;
 pub mod stubs;
 #[cfg(test)]
 mod tests;

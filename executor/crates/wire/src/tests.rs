@@ -1,6 +1,7 @@
 //! The parts that the tests of several doors share, and the one table of their error codes.
 
 use crate::jsonrpc::Id;
+use crate::staged::StagedState;
 use crate::{a2a, a2e, nexus, sovereign};
 use a2g_types::call::Door;
 use a2g_types::durability::Durability;
@@ -8,7 +9,8 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Layer, Limit};
 use a2g_types::outcome::{
-    Denial, DenialReason, End, GrantedArea, Outcome, Receipt, RunMetrics, RunOutput, Usage,
+    ChangeState, ChangeWord, Denial, DenialReason, End, EntryWord, FileChanges, GrantedArea, Outcome,
+    Receipt, RunMetrics, RunOutput, ShownChange, Usage,
 };
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Contract, DeclaredCapabilities, Descriptor, Digest};
@@ -81,6 +83,43 @@ pub(crate) fn receipt(end: End) -> Receipt {
             },
         },
     }
+}
+
+/// A run whose two file changes wait for a decision.
+pub(crate) fn staged_receipt(result: Value) -> Receipt {
+    let change = |kind, path: &str, bytes_before, bytes_after, diff: Option<&str>| ShownChange {
+        kind,
+        entry: EntryWord::File,
+        path: path.to_owned(),
+        from: None,
+        bytes_before,
+        bytes_after,
+        mode_before: None,
+        mode_after: None,
+        target: None,
+        diff: diff.map(str::to_owned),
+        ranges: Vec::new(),
+        is_diff_cut: false,
+    };
+    let shown = vec![
+        change(ChangeWord::Deleted, "/workspace/old", Some(3), None, None),
+        change(ChangeWord::Changed, "/workspace/new", Some(2), Some(2), Some("@@ -1 +1 @@\n-a\n+b\n")),
+    ];
+    let mut receipt = receipt(End::Staged(result.into()));
+    receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Condition };
+    receipt.outcome.usage.changes = Some(FileChanges { count: 2, digest: Digest([7; 32]), shown });
+    receipt
+}
+
+/// The changes of [`staged_receipt`] while they wait.
+pub(crate) fn waiting() -> StagedState {
+    let until = time::macros::datetime!(2026-12-01 12:00 UTC);
+    StagedState { state: ChangeState::Waiting, until, by: None }
+}
+
+/// The changes of [`staged_receipt`] once `anna` has committed them.
+pub(crate) fn committed() -> StagedState {
+    StagedState { state: ChangeState::InForce, by: Some("anna".to_owned()), ..waiting() }
 }
 
 /// An object of any content, whose own keys match a pattern.

@@ -8,6 +8,7 @@ use super::message::{
     ToolListResponse, ToolResult,
 };
 use super::{CAPABILITIES, TOOLS, VERSION, is_tools_capability, tools};
+use crate::staged::{self, StagedState};
 use crate::strict_json::JsonBounds;
 use crate::to_raw;
 use a2g_types::ident::IntentId;
@@ -73,6 +74,17 @@ pub enum CallEvent<'a> {
     Log(&'a LogLine),
     /// An output of the tool.
     Artifact(&'a Artifact),
+    /// The file changes of a staged run.
+    Staged(StagedRun<'a>),
+}
+
+/// A run, and the state of its file changes, if it is staged and they are known at this node.
+#[derive(Debug, Clone, Copy)]
+pub struct StagedRun<'a> {
+    /// The receipt of the run.
+    pub receipt: &'a Receipt,
+    /// The state of its file changes.
+    pub state: Option<&'a StagedState>,
 }
 
 /// A random id of 32 hexadecimal digits.
@@ -134,7 +146,8 @@ pub fn tool_list(req_id: &str, catalogue: &[Descriptor], filter: &ToolFilter, ts
     line("tool/list/resp", ToolListResponse { req_id, tools: &tools }, ts)
 }
 
-/// `tool/event`s for one event, numbered from `first`: several for a large artifact, otherwise one.
+/// `tool/event`s for one event, numbered from `first`: several for a large artifact, none for the changes of a run that is
+/// not staged, otherwise one.
 #[must_use]
 pub fn events(req_id: &str, first: u64, event: CallEvent<'_>, ts: f64) -> Vec<String> {
     let events = event_data(event).into_iter().zip(first..);
@@ -144,16 +157,17 @@ pub fn events(req_id: &str, first: u64, event: CallEvent<'_>, ts: f64) -> Vec<St
 /// `tool/call/resp` of a run, successful or not. With `events_from` the result contains all events, numbered
 /// from there, for a client that did not request streaming.
 #[must_use]
-pub fn call_response(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64) -> String {
+pub fn call_response(req_id: &str, run: StagedRun<'_>, events_from: Option<u64>, ts: f64) -> String {
+    let StagedRun { receipt, state: _ } = run;
     let outcome = &receipt.outcome;
     let failure = fault::receipt_error(receipt);
-    let events = events_from.map(|first| collect_events(req_id, first, &outcome.output, ts));
+    let events = events_from.map(|first| collect_events(req_id, first, run, ts));
     let (error_code, error) = failure.map(|(code, message)| (code.as_str(), message)).unzip();
     let data = ToolResult {
         success: error.is_none(),
         tool_name: receipt.tool.as_str(),
         data: outcome.end.result(),
-        summary: run_summary(receipt),
+        summary: run_summary(run),
         truncated: outcome.output.truncated,
         exit_code: if let End::Exited { code, stderr_tail: _ } = &outcome.end { Some(*code) } else { None },
         error,
@@ -201,8 +215,8 @@ fn line(kind: &'static str, body: impl Serialize, ts: f64) -> String {
     to_raw(&envelope(kind, body, ts)).get().to_owned()
 }
 
-/// Id, status and measurements of a run.
-fn run_summary(receipt: &Receipt) -> Value {
+/// Id, status and measurements of a run, and the state of the file changes of a staged one.
+fn run_summary(StagedRun { receipt, state }: StagedRun<'_>) -> Value {
     let metrics = &receipt.outcome.metrics;
     let mut summary = json!({
         "intent_id": receipt.intent.to_string(),
@@ -213,20 +227,25 @@ fn run_summary(receipt: &Receipt) -> Value {
     if let (End::LimitReached(limit), Some(summary)) = (&receipt.outcome.end, summary.as_object_mut()) {
         summary.insert("limit".to_owned(), limit.as_str().into());
     }
+    if let (Some(effects), Some(summary)) = (staged::short_member(receipt, state), summary.as_object_mut()) {
+        summary.insert("effects".to_owned(), effects.into());
+    }
     summary
 }
 
-/// The events of a finished run: log lines in order, the last progress, artifacts in order.
+/// The events of a finished run: log lines in order, the last progress, artifacts in order, and the file changes that
+/// wait.
 fn collect_events<'a>(
     req_id: &'a str,
     first: u64,
-    output: &RunOutput,
+    run: StagedRun<'_>,
     ts: f64,
 ) -> Vec<Envelope<ToolEvent<'a>>> {
-    let RunOutput { logs, progress, artifacts, truncated: _ } = output;
+    let RunOutput { logs, progress, artifacts, truncated: _ } = &run.receipt.outcome.output;
     let events = logs.iter().map(CallEvent::Log);
     let events = events.chain(progress.iter().map(CallEvent::Progress));
     let events = events.chain(artifacts.iter().map(CallEvent::Artifact));
+    let events = events.chain([CallEvent::Staged(run)]);
     let numbered = events.flat_map(event_data).zip(first..);
     let message = |((kind, data), seq)| envelope("tool/event", ToolEvent { kind, req_id, data, seq }, ts);
     numbered.map(message).collect()
@@ -245,7 +264,14 @@ fn event_data(event: CallEvent<'_>) -> Vec<(&'static str, Value)> {
             vec![("log", json!({ "level": level.as_str(), "message": message }))]
         }
         CallEvent::Artifact(artifact) => artifact_chunks(artifact),
+        CallEvent::Staged(run) => staged_event(run).into_iter().collect(),
     }
+}
+
+/// The text about the file changes of a staged run, and the changes for programs; `None` for any other run.
+fn staged_event(StagedRun { receipt, state }: StagedRun<'_>) -> Option<(&'static str, Value)> {
+    let message = staged::text(receipt, state)?;
+    Some(("status", json!({ "message": message, "effects": staged::member(receipt, state) })))
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is from 0 to 100")]

@@ -1,10 +1,10 @@
 //! The A2E door against the examples of its authors, against bad input, and against itself.
 
 use super::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall, ToolFilter};
-use super::encode::{self, AcceptedHandshake, CallEvent, MAX_CHUNK_BYTES, RejectReason};
+use super::encode::{self, AcceptedHandshake, CallEvent, MAX_CHUNK_BYTES, RejectReason, StagedRun};
 use super::fault::{self, A2eCode, A2eError};
 use crate::strict_json::JsonBounds;
-use crate::tests::{INTENT, descriptor, map, receipt};
+use crate::tests::{INTENT, committed, descriptor, map, receipt, staged_receipt, waiting};
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Limit;
@@ -32,6 +32,11 @@ fn read(line: &str) -> Result<AgentMessage, A2eDecodeError> {
 fn value(line: &str) -> Value {
     assert!(!line.contains('\n'), "{line}");
     serde_json::from_str(line).unwrap()
+}
+
+/// A run without file changes that wait.
+fn decided(receipt: &Receipt) -> StagedRun<'_> {
+    StagedRun { receipt, state: None }
 }
 
 /// The id and the error code of the answer to a message.
@@ -388,7 +393,7 @@ fn events_have_the_shapes_of_the_documentation() {
 #[test]
 fn a_result_says_what_became_of_the_run() {
     let answer = |receipt: &Receipt, from| {
-        let answer = envelope(&encode::call_response("r1", receipt, from, TS), "tool/call/resp");
+        let answer = envelope(&encode::call_response("r1", decided(receipt), from, TS), "tool/call/resp");
         assert_eq!((&answer["req_id"], &answer["created_at"]), (&json!("r1"), &json!(TS)));
         answer["data"].clone()
     };
@@ -425,6 +430,30 @@ fn a_result_says_what_became_of_the_run() {
 }
 
 #[test]
+fn a_staged_run_is_a_success_whose_changes_are_an_event() {
+    let receipt = staged_receipt(json!({ "path": "x" }));
+    for (state, expected, says) in [
+        (waiting(), "waiting", "deleted file `/workspace/old`"),
+        (committed(), "in_force", "committed by anna"),
+    ] {
+        let run = StagedRun { receipt: &receipt, state: Some(&state) };
+        let data = value(&encode::call_response("r1", run, Some(2), TS))["data"].clone();
+        assert_eq!((&data["success"], &data["data"]), (&json!(true), &json!({ "path": "x" })));
+        let summary = &data["summary"];
+        assert_eq!((&summary["status"], &summary["effects"]["state"]), (&json!("STAGED"), &json!(expected)));
+        let event = &data["events"][0];
+        assert_eq!((&event["kind"], &event["seq"]), (&json!("status"), &json!(2)));
+        assert!(event["data"]["message"].as_str().unwrap().contains(says), "{event}");
+        assert_eq!(event["data"]["effects"]["files"][0]["change"], "deleted");
+        assert_eq!(event["data"]["effects"]["digest"], summary["effects"]["digest"]);
+        let sent = encode::events("r1", 2, CallEvent::Staged(run), TS);
+        assert_eq!(value(&sent[0])["data"], event["data"]);
+    }
+    let plain = crate::tests::receipt(End::Returned(json!(1).into()));
+    assert!(encode::events("r1", 0, CallEvent::Staged(decided(&plain)), TS).is_empty());
+}
+
+#[test]
 fn every_end_has_its_code() {
     let tool_error = End::ToolError { code: "no_such".into(), message: "m".into(), detail: None };
     for (end, code) in [
@@ -445,7 +474,7 @@ fn every_end_has_its_code() {
         (End::Aborted(AbortReason::Stopped), "tool_denied"),
     ] {
         let receipt = receipt(end);
-        let data = value(&encode::call_response("r1", &receipt, None, TS))["data"].clone();
+        let data = value(&encode::call_response("r1", decided(&receipt), None, TS))["data"].clone();
         assert_eq!((&data["success"], &data["error_code"]), (&json!(false), &json!(code)), "{data}");
         assert!(
             data["error"].as_str().is_some_and(|error| !error.is_empty() && !error.contains("a2g/")),
@@ -457,12 +486,8 @@ fn every_end_has_its_code() {
         let failure = fault::to_error(&Fault::Failed(Arc::new(receipt)));
         assert_eq!(failure.code.as_str(), code);
     }
-    let data = value(&encode::call_response(
-        "r",
-        &receipt(End::Exited { code: 3, stderr_tail: String::new() }),
-        None,
-        TS,
-    ));
+    let exited = receipt(End::Exited { code: 3, stderr_tail: String::new() });
+    let data = value(&encode::call_response("r", decided(&exited), None, TS));
     assert_eq!(data["data"]["exit_code"], 3);
 }
 

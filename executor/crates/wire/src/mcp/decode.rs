@@ -1,6 +1,6 @@
 //! Decoder for messages of a client, which have passed the strict reader.
 
-use super::elicit::{self, ElicitAnswer};
+use super::elicit::{self, ElicitAnswer, InputResponses};
 use super::fault::McpError;
 use super::meta::{
     ClientCapabilities, MessageLevel, RequestMeta, decode_capabilities, decode_implementation, decode_meta,
@@ -90,8 +90,8 @@ pub enum McpRequest {
     Complete(Completion),
     /// `tasks/get`.
     GetTask(IntentId),
-    /// `tasks/update`, with the answer to the task's question, if it has one.
-    UpdateTask(IntentId, Option<ElicitAnswer>),
+    /// `tasks/update`, with the answers to the task's questions.
+    UpdateTask(IntentId, InputResponses),
     /// `tasks/cancel`.
     CancelTask(IntentId),
     /// `subscriptions/listen`.
@@ -110,7 +110,7 @@ pub struct ToolCall {
     /// The state of an earlier answer to this call, if the client repeats it.
     pub state: Option<String>,
     /// The answer to the question of that answer.
-    pub answer: Option<ElicitAnswer>,
+    pub responses: InputResponses,
 }
 
 /// The variable of a resource template that a client completes.
@@ -203,7 +203,7 @@ fn answer(text: &str) -> Result<Option<Option<ElicitAnswer>>, Fault> {
         return Ok(None);
     }
     if let Some(result) = members.take("result")? {
-        return Ok(Some(elicit::decode_answer(result).ok()));
+        return Ok(Some(elicit::decode_session_answer(result).ok()));
     }
     Ok(members.take("error")?.map(|_error| None))
 }
@@ -265,11 +265,11 @@ impl ClientRequest<'_> {
                     tool: params.read("name")?,
                     arguments: params.read_nullable("arguments")?.unwrap_or_default(),
                     state: None,
-                    answer: None,
+                    responses: InputResponses::default(),
                 };
                 if revision == Revision::Stateless {
                     call.state = params.read_nullable("requestState")?;
-                    call.answer = decode_responses(&mut params)?;
+                    call.responses = decode_responses(&mut params)?;
                 }
                 Ok(McpRequest::CallTool(Box::new(call)))
             }
@@ -340,10 +340,9 @@ fn decode_initialize(mut params: Object<'_>) -> Result<McpRequest, Fault> {
     Ok(McpRequest::Initialize { version, capabilities })
 }
 
-/// The answer to [`elicit::QUESTION_KEY`] among `inputResponses`. Other answers are ignored.
-fn decode_responses(params: &mut Object<'_>) -> Result<Option<ElicitAnswer>, Fault> {
-    let mut responses = params.read_nullable::<Object<'_>>("inputResponses")?.unwrap_or_default();
-    responses.read_nullable_with(elicit::QUESTION_KEY, elicit::decode_answer)
+fn decode_responses(params: &mut Object<'_>) -> Result<InputResponses, Fault> {
+    let responses = params.read_nullable::<Object<'_>>("inputResponses")?.unwrap_or_default();
+    elicit::decode_responses(responses)
 }
 
 /// The id of a task is that of its intent.

@@ -1,20 +1,26 @@
-//! The question to a person about a call that waits, and the person's answer (elicitation).
+//! The questions to a person, about a call that waits and about the file changes of a staged run, and the person's answers
+//! (elicitation).
 
 use super::Revision;
 use super::encode::notify;
 use super::resources::receipt_uri;
 use crate::field::{Field, Object};
+use crate::staged::{self, StagedState};
 use crate::to_raw;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
+use a2g_types::outcome::Receipt;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::{Manifest, Verdict};
 use a2g_types::visible_text::escape_invisible;
 use serde_json::{Value, json};
 
-/// The key of the question among `inputRequests` and `inputResponses`.
-pub const QUESTION_KEY: &str = "decision";
+/// The key of the question about a call that waits, among `inputRequests` and `inputResponses`.
+const CALL_KEY: &str = "decision";
+/// The key of the question about file changes that wait. It is another one, so that the answer to one question never
+/// counts for the other.
+const CHANGES_KEY: &str = "changes";
 /// The name of the field of the form.
 const FIELD: &str = "decision";
 /// The maximum length of the arguments in a question, in characters.
@@ -22,7 +28,23 @@ const MAX_ARGUMENT_CHARS: usize = 4_000;
 /// The maximum length of a governor's reason in a question, in characters.
 const MAX_REASON_CHARS: usize = 600;
 
-/// The question to a person.
+/// A question to a person, as a client asks it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Elicitation {
+    /// Its key among `inputRequests`.
+    key: &'static str,
+    /// The parameters of `elicitation/create`.
+    pub params: Value,
+}
+
+impl Elicitation {
+    /// The value of `inputRequests`: this server asks one question at a time.
+    pub(super) fn requests(&self) -> Value {
+        json!({ self.key: { "method": "elicitation/create", "params": self.params } })
+    }
+}
+
+/// The question to a person about a call that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
     /// To decide on the call in a form of the client.
@@ -33,7 +55,7 @@ pub enum Question {
     OpenPage(String),
 }
 
-/// The person who decides on a call whose client cannot be asked.
+/// The person who decides on a call, or on its file changes, whose client cannot be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decider {
     /// Only the person at the host: there is no port, and the governor is in this process.
@@ -73,6 +95,26 @@ impl Decider {
             ),
         }
     }
+
+    /// The way to a decision on file changes that wait, in sentences for a model. `page` is the page of the console on
+    /// which people decide, if there is one.
+    pub(super) fn changes_advice(self, intent: IntentId, page: Option<&str>) -> String {
+        let way = match self {
+            Self::PersonAtHost => {
+                "Only the person at this host can decide, in a form of the host (MCP elicitation).".to_owned()
+            }
+            Self::Governor => "Tell your user. A person at the governor decides.".to_owned(),
+            Self::Approver => {
+                let link = page.map_or_else(String::new, |url| format!(", or on the page {url}"));
+                format!(
+                    "Tell your user. A caller with the role `approver` decides, with `a2g-executor effects commit {intent}`{link}."
+                )
+            }
+        };
+        format!(
+            "{way} Do not call the tool again for these changes: that would be another call with changes of its own."
+        )
+    }
 }
 
 /// The action of a person who saw a question.
@@ -86,13 +128,22 @@ pub enum ElicitAction {
     Cancel,
 }
 
-/// The decision of a person about a call.
+/// The decision of a person about a call, or about its file changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PersonDecision {
     /// The call may run once.
     Approve,
     /// The call never runs.
     Deny,
+    /// The file changes take effect.
+    Commit,
+    /// The file changes never take effect.
+    Discard,
+}
+
+impl PersonDecision {
+    const ON_CALL: [(&'static str, Self); 2] = [("approve", Self::Approve), ("deny", Self::Deny)];
+    const ON_CHANGES: [(&'static str, Self); 2] = [("commit", Self::Commit), ("discard", Self::Discard)];
 }
 
 /// An answer to a question.
@@ -104,27 +155,85 @@ pub struct ElicitAnswer {
     pub decision: Option<PersonDecision>,
 }
 
-/// Decodes the result of `elicitation/create`.
-pub(super) fn decode_answer(field: Field<'_>) -> Result<ElicitAnswer, Fault> {
+/// The answers of a client that repeats a call, or updates a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InputResponses {
+    /// The answer to the question about the call.
+    pub call: Option<ElicitAnswer>,
+    /// The answer to the question about the file changes of the call.
+    pub changes: Option<ElicitAnswer>,
+}
+
+/// Decodes `inputResponses`. Answers to questions that this server does not ask are ignored.
+pub(super) fn decode_responses(mut responses: Object<'_>) -> Result<InputResponses, Fault> {
+    let on_call = |field| decode_answer(field, &PersonDecision::ON_CALL);
+    let on_changes = |field| decode_answer(field, &PersonDecision::ON_CHANGES);
+    Ok(InputResponses {
+        call: responses.read_nullable_with(CALL_KEY, on_call)?,
+        changes: responses.read_nullable_with(CHANGES_KEY, on_changes)?,
+    })
+}
+
+/// Decodes the result of `elicitation/create` in a session, whose id says which question it answers.
+pub(super) fn decode_session_answer(field: Field<'_>) -> Result<ElicitAnswer, Fault> {
+    decode_answer(field, &[PersonDecision::ON_CALL, PersonDecision::ON_CHANGES].concat())
+}
+
+fn decode_answer(field: Field<'_>, decisions: &[(&str, PersonDecision)]) -> Result<ElicitAnswer, Fault> {
     const ACTIONS: [(&str, ElicitAction); 3] = [
         ("accept", ElicitAction::Accept),
         ("decline", ElicitAction::Decline),
         ("cancel", ElicitAction::Cancel),
     ];
-    const DECISIONS: [(&str, PersonDecision); 2] =
-        [("approve", PersonDecision::Approve), ("deny", PersonDecision::Deny)];
     let mut answer = field.object()?;
     let mut content = answer.read_nullable::<Object<'_>>("content")?.unwrap_or_default();
     Ok(ElicitAnswer {
         action: answer.require("action")?.enum_value(&ACTIONS)?,
-        decision: content.read_nullable_with(FIELD, |decision| decision.enum_value(&DECISIONS))?,
+        decision: content.read_nullable_with(FIELD, |decision| decision.enum_value(decisions))?,
     })
 }
 
+/// The schema of a form with one decision, for which it gives each value a title.
+fn decision_schema(choices: &[(&str, &str)]) -> Value {
+    let choices = choices.iter().map(|(value, title)| json!({ "const": value, "title": title }));
+    json!({
+        "type": "object",
+        "properties": {
+            FIELD: { "type": "string", "title": "Decision", "oneOf": choices.collect::<Vec<_>>() },
+        },
+        "required": [FIELD],
+    })
+}
+
+/// The question whether the file changes of a staged run take effect; `None` for any other run. `page` is the page of the
+/// console that shows all of them, if there is one.
+#[must_use]
+pub fn changes_question(receipt: &Receipt, state: &StagedState, page: Option<&str>) -> Option<Elicitation> {
+    let changes = staged::changes_of(receipt)?;
+    let Receipt { agent, tool, intent, .. } = receipt;
+    let mut message = format!("`{tool}` has run for {agent}. {}\n", staged::sentence(changes, Some(state)));
+    message.push_str(&staged::list(changes));
+    message.push_str(&staged::differences(changes));
+    if let Some(url) = page {
+        message.push_str(&format!("\nThe page {url} has all of it."));
+    }
+    message.push_str(&format!("\nIntent: {intent}\nDigest of all changes: {}", changes.digest));
+    let schema = decision_schema(&[
+        ("commit", "Commit: all of the changes take effect"),
+        ("discard", "Discard: none of them takes effect"),
+    ]);
+    let params = json!({ "mode": "form", "message": message, "requestedSchema": schema });
+    Some(Elicitation { key: CHANGES_KEY, params })
+}
+
 impl Question {
-    /// The parameters of `elicitation/create` for this question, in a revision of the protocol.
+    /// This question about a call, in a revision of the protocol.
     #[must_use]
-    pub fn params(&self, call: &Call, verdict: &Verdict, revision: Revision) -> Value {
+    pub fn elicitation(&self, call: &Call, verdict: &Verdict, revision: Revision) -> Elicitation {
+        Elicitation { key: CALL_KEY, params: self.params(call, verdict, revision) }
+    }
+
+    fn params(&self, call: &Call, verdict: &Verdict, revision: Revision) -> Value {
         let message = self.message(call, verdict);
         let schema = match self {
             Self::OpenPage(url) => {
@@ -138,20 +247,9 @@ impl Question {
                     }),
                 };
             }
-            Self::Decide => json!({
-                "type": "object",
-                "properties": {
-                    FIELD: {
-                        "type": "string",
-                        "title": "Decision",
-                        "oneOf": [
-                            { "const": "approve", "title": "Approve: it runs once" },
-                            { "const": "deny", "title": "Deny: it never runs" },
-                        ],
-                    },
-                },
-                "required": [FIELD],
-            }),
+            Self::Decide => {
+                decision_schema(&[("approve", "Approve: it runs once"), ("deny", "Deny: it never runs")])
+            }
             Self::WaitForApprover => json!({ "type": "object", "properties": {} }),
         };
         json!({ "mode": "form", "message": message, "requestedSchema": schema })

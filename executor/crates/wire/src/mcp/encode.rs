@@ -2,14 +2,15 @@
 
 use super::content::{ContentBlock, ResourceContent};
 use super::decode::{SubscriptionFilter, negotiate_session};
-use super::elicit::Decider;
+use super::elicit::{Decider, Elicitation};
 use super::meta::{MessageLevel, ProgressToken};
 use super::resources::{self, RECEIPT_TYPE, ResourceUri};
-use super::tasks::{Task, TaskMessage, input_requests};
+use super::tasks::{Task, TaskMessage};
 use super::tools::{self, Definition};
 use super::{Revision, names};
 use crate::jsonrpc::{self, Id};
 use crate::listing::{Listing, ToolStubs};
+use crate::staged::{self, StagedState};
 use crate::to_raw;
 use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
@@ -17,7 +18,8 @@ use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::outcome::{LogLine, Receipt};
 use a2g_types::verdict::Verdict;
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -51,6 +53,21 @@ pub struct ListedReceipt {
     pub status: String,
     /// The end of the run.
     pub ended: OffsetDateTime,
+}
+
+/// What an answer says about the file changes of a staged run, besides the receipt.
+#[derive(Debug, Clone)]
+pub struct StagedNotice {
+    /// Their state; `None` if it is not known at this node.
+    pub state: Option<StagedState>,
+    /// The person who decides on them, if the client cannot ask one.
+    pub decider: Decider,
+    /// The page of the console on which people decide on them, if there is one.
+    pub page: Option<String>,
+    /// The reason why the decision in a form had no effect, if it had none.
+    pub refusal: Option<String>,
+    /// `true` if the tool may have an `outputSchema`, which the structured content then has to match.
+    pub has_output_schema: bool,
 }
 
 /// Makes the results of one revision.
@@ -218,7 +235,7 @@ impl ResultEncoder {
         respond_raw(id, &self.call(vec![ContentBlock::text(text)], None, true, meta))
     }
 
-    /// The response to a call whose tool ran.
+    /// The response to a call whose tool ran. A staged run has a notice.
     #[must_use]
     pub fn receipt(
         self,
@@ -226,8 +243,9 @@ impl ResultEncoder {
         receipt: &Receipt,
         verdict: Option<&Verdict>,
         digest: Option<String>,
+        notice: Option<&StagedNotice>,
     ) -> String {
-        respond_raw(id, &self.receipt_result(receipt, verdict, digest))
+        respond_raw(id, &self.receipt_result(receipt, verdict, digest, notice))
     }
 
     /// The result of a call whose tool ran, apart from its response.
@@ -237,12 +255,15 @@ impl ResultEncoder {
         receipt: &Receipt,
         verdict: Option<&Verdict>,
         digest: Option<String>,
+        notice: Option<&StagedNotice>,
     ) -> Box<RawValue> {
         let (metrics, usage) = crate::measurements::of_receipt(receipt);
+        let state = notice.and_then(|notice| notice.state.as_ref());
         let meta = CallMeta {
             metrics: Some(metrics),
             usage: Some(usage),
             digest,
+            effects: staged::short_member(receipt, state),
             ..CallMeta::new(receipt.intent, verdict)
         };
         let artifacts = receipt.outcome.output.artifacts.iter();
@@ -253,8 +274,12 @@ impl ResultEncoder {
             return self.call(content, None, true, CallMeta { error: Some(failure_data(receipt)), ..meta });
         };
         let mut content = vec![ContentBlock::text(result_text(result))];
+        content.extend(staged_text(receipt, notice).map(ContentBlock::text));
         content.extend(artifacts);
-        self.call(content, self.structured(result), false, meta)
+        let is_open = notice.is_some_and(|notice| !notice.has_output_schema);
+        let marked =
+            meta.effects.as_ref().filter(|_| is_open).and_then(|effects| mark_staged(result, effects));
+        self.call(content, self.structured(marked.as_ref().unwrap_or(result)), false, meta)
     }
 
     /// The response to a call that was refused, as a result that a model can act on.
@@ -287,14 +312,14 @@ impl ResultEncoder {
         respond_raw(id, &self.call(vec![ContentBlock::text(text)], None, true, meta))
     }
 
-    /// The response to a call that waits for a person: the client asks by an elicitation with `params`, and repeats the
-    /// call with the answer and `state`.
+    /// The response to a call that waits for a person, itself or its file changes: the client asks the question, and repeats
+    /// the call with the answer and `state`.
     #[must_use]
-    pub fn input_required(self, id: &Id, intent: IntentId, params: &Value, state: &str) -> String {
+    pub fn input_required(self, id: &Id, intent: IntentId, question: &Elicitation, state: &str) -> String {
         let meta = self.meta(Map::from_iter([(names::INTENT_ID.to_owned(), intent.to_string().into())]));
         let result = json!({
             "resultType": "input_required",
-            "inputRequests": input_requests(params),
+            "inputRequests": question.requests(),
             "requestState": state,
             "_meta": meta,
         });
@@ -471,6 +496,9 @@ struct CallMeta {
     metrics: Option<Box<RawValue>>,
     #[serde(rename = "a2g/usage", skip_serializing_if = "Option::is_none")]
     usage: Option<Box<RawValue>>,
+    /// The state of the file changes of a staged run. Their list is in the usage.
+    #[serde(rename = "a2g/effects", skip_serializing_if = "Option::is_none")]
+    effects: Option<Map<String, Value>>,
     /// The hash of the journal's record, by which `a2g-executor journal` proves it.
     #[serde(rename = "a2g/receipt_digest", skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
@@ -495,15 +523,46 @@ impl CallMeta {
     }
 
     fn is_empty(&self) -> bool {
-        let Self { intent, verdict, error, metrics, usage, digest, server } = self;
+        let Self { intent, verdict, error, metrics, usage, effects, digest, server } = self;
         let is_none = intent.is_none() && verdict.is_none() && error.is_none() && metrics.is_none();
-        is_none && usage.is_none() && digest.is_none() && server.is_none()
+        is_none && usage.is_none() && effects.is_none() && digest.is_none() && server.is_none()
     }
 }
 
 /// A string result is its text, any other value its JSON.
 fn result_text(result: &JsonText) -> String {
     result.parse_string().unwrap_or_else(|| result.as_str().to_owned())
+}
+
+/// The text about the file changes of a staged run, for a model; `None` for any other run.
+fn staged_text(receipt: &Receipt, notice: Option<&StagedNotice>) -> Option<String> {
+    let state = notice.and_then(|notice| notice.state.as_ref());
+    let mut text = staged::text(receipt, state)?;
+    let Some(StagedNotice { state: _, decider, page, refusal, has_output_schema: _ }) = notice else {
+        return Some(text);
+    };
+    if let Some(reason) = refusal {
+        text.push_str(&format!("\nThe decision in the form had no effect: {reason}"));
+    }
+    if state.is_some_and(StagedState::is_waiting) {
+        text.push_str(&format!("\n{}", decider.changes_advice(receipt.intent, page.as_deref())));
+    }
+    Some(text)
+}
+
+/// An object with one more member, the state of the file changes: some hosts show only the structured content to a model.
+/// `None` for any other result, and one that has such a member.
+fn mark_staged(result: &JsonText, effects: &Map<String, Value>) -> Option<JsonText> {
+    #[derive(Deserialize)]
+    struct Taken {
+        #[serde(rename = "a2g/effects")]
+        effects: Option<IgnoredAny>,
+    }
+    let members = result.as_str().strip_prefix('{')?.strip_suffix('}')?;
+    serde_json::from_str::<Taken>(result.as_str()).ok().filter(|taken| taken.effects.is_none())?;
+    let comma = if members.is_empty() { "" } else { "," };
+    let effects = to_raw(effects);
+    JsonText::parse(&format!("{{{members}{comma}\"a2g/effects\":{effects}}}")).ok()
 }
 
 fn failure_data(receipt: &Receipt) -> Value {

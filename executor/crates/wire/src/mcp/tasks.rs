@@ -1,10 +1,10 @@
 //! Tasks (extension `io.modelcontextprotocol/tasks`): calls whose client polls. A task is an intent, under the same id.
 
-use super::elicit::Decider;
+use super::elicit::{Decider, Elicitation};
 use a2g_types::ident::IntentId;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 /// The interval at which clients should poll a task that runs, and one that waits for a person, in milliseconds.
@@ -18,8 +18,8 @@ pub enum TaskStatus {
     Running,
     /// The call waits for a person whom the client cannot ask.
     Waiting(Decider),
-    /// The call waits for a person whom the client can ask, by an elicitation with these parameters.
-    InputRequired(Value),
+    /// The call, or its file changes, wait for a person whom the client can ask.
+    InputRequired(Elicitation),
     /// The tool ran, or never runs: the result of the call.
     Completed(Box<RawValue>),
     /// The call was cancelled, revoked, or not decided in time.
@@ -86,7 +86,7 @@ impl Task {
         };
         let (result, input_requests) = match status {
             TaskStatus::Running | TaskStatus::Waiting(_) | TaskStatus::Cancelled => (None, None),
-            TaskStatus::InputRequired(params) => (None, Some(input_requests(params))),
+            TaskStatus::InputRequired(question) => (None, Some(question.requests())),
             TaskStatus::Completed(result) => (Some(&**result), None),
         };
         TaskMessage {
@@ -101,9 +101,4 @@ impl Task {
             input_requests,
         }
     }
-}
-
-/// The only question that this server asks.
-pub(super) fn input_requests(params: &Value) -> Value {
-    json!({ super::elicit::QUESTION_KEY: { "method": "elicitation/create", "params": params } })
 }

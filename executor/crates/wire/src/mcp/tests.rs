@@ -1,14 +1,17 @@
 //! Messages of a client and of this server.
 
 use super::decode::{self, ClientMessage, ClientNotification, ClientRequest, McpRequest, SubscriptionFilter};
-use super::encode::{self, ResultEncoder};
+use super::elicit::{self, Decider, ElicitAction, ElicitAnswer, InputResponses, PersonDecision};
+use super::encode::{self, ResultEncoder, StagedNotice};
 use super::fault::{CallFault, McpError, call_fault};
 use super::headers::{self, HeaderValues};
 use super::tools::Definitions;
 use super::*;
 use crate::jsonrpc::Id;
 use crate::listing::{DescribeRequest, Listing};
+use crate::staged::StagedState;
 use crate::stubs::Language;
+use crate::tests::{AGENT, INTENT, committed, staged_receipt, waiting};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::outcome::LogLevel;
@@ -507,4 +510,100 @@ fn a_list_of_code_has_one_page() {
     };
     assert_eq!(names(None), ["describe_tools", "run_javascript", "run_python"]);
     assert_eq!(names(Some("run_javascript")), ["run_python"]);
+}
+
+#[test]
+fn a_staged_run_tells_a_model_that_its_changes_wait() {
+    let notice = |state: StagedState, has_output_schema| StagedNotice {
+        state: Some(state),
+        decider: Decider::Approver,
+        page: Some("https://x/console/changes/1".to_owned()),
+        refusal: None,
+        has_output_schema,
+    };
+    let result = |encoder: ResultEncoder, value: Value, notice: Option<&StagedNotice>| -> Value {
+        let result = encoder.receipt_result(&staged_receipt(value), None, None, notice);
+        serde_json::from_str(result.get()).unwrap()
+    };
+    let object = || json!({ "path": "x" });
+    for encoder in [STATELESS, SESSION] {
+        let open = result(encoder, object(), Some(&notice(waiting(), false)));
+        assert_eq!(
+            (&open["isError"], &open["content"][0]["text"]),
+            (&json!(false), &json!(object().to_string()))
+        );
+        let text = open["content"][1]["text"].as_str().unwrap();
+        for part in
+            ["not in force", "deleted file `/workspace/old` (3 bytes)", "effects commit", "https://x/"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let meta = &open["_meta"];
+        assert_eq!(
+            (&meta["a2g/effects"]["state"], &meta["a2g/effects"]["changes"]),
+            (&json!("waiting"), &json!(2))
+        );
+        assert_eq!(meta["a2g/usage"]["effects"]["files"][0]["change"], "deleted");
+        assert_eq!(open["structuredContent"], json!({ "path": "x", "a2g/effects": meta["a2g/effects"] }));
+        let declared = result(encoder, object(), Some(&notice(waiting(), true)));
+        assert_eq!(declared["structuredContent"], object(), "it has to match the schema of the tool");
+        let taken = json!({ "a2g/effects": 1 });
+        assert_eq!(
+            result(encoder, taken.clone(), Some(&notice(waiting(), false)))["structuredContent"],
+            taken
+        );
+        let decided = result(encoder, object(), Some(&notice(committed(), false)));
+        let text = decided["content"][1]["text"].as_str().unwrap();
+        assert_eq!(text, "The file changes of this call (2) are in force: they were committed by anna.");
+        let refused =
+            StagedNotice { refusal: Some("a file has changed".to_owned()), ..notice(waiting(), false) };
+        let text = result(encoder, object(), Some(&refused))["content"][1]["text"].to_string();
+        assert!(
+            text.contains("had no effect: a file has changed") && text.contains("not in force"),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        result(STATELESS, json!([1]), Some(&notice(waiting(), false)))["structuredContent"],
+        json!([1])
+    );
+    assert_eq!(
+        result(STATELESS, json!({}), Some(&notice(waiting(), false)))["structuredContent"]["a2g/effects"]["changes"],
+        2
+    );
+}
+
+#[test]
+fn the_question_about_file_changes_shows_them_and_has_its_own_answer() {
+    let question = elicit::changes_question(&staged_receipt(json!(1)), &waiting(), None).unwrap();
+    let message = question.params["message"].as_str().unwrap();
+    for part in [AGENT, "write_file", "deleted file `/workspace/old` (3 bytes)", "-a\n+b", INTENT, "07070707"]
+    {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    let intent = IntentId::parse(INTENT).unwrap();
+    let asked = STATELESS.input_required(&Id::from_text("1"), intent, &question, "s");
+    let asked: Value = serde_json::from_str(&asked).unwrap();
+    assert_eq!(asked["result"]["inputRequests"]["changes"]["method"], "elicitation/create");
+    let responses = |responses: Value| {
+        let params = json!({ "name": "x", "inputResponses": responses, "_meta": meta() });
+        match parse(&request("tools/call", &params)).decode(Revision::Stateless) {
+            Ok(McpRequest::CallTool(call)) => Ok(call.responses),
+            Ok(other) => panic!("{other:?}"),
+            Err(fault) => Err(McpError::from(fault).code()),
+        }
+    };
+    let answer = |decision: &str| json!({ "action": "accept", "content": { "decision": decision } });
+    let accepted = |decision| Some(ElicitAnswer { action: ElicitAction::Accept, decision: Some(decision) });
+    assert_eq!(responses(json!({})), Ok(InputResponses::default()));
+    assert_eq!(
+        responses(json!({ "decision": answer("approve"), "changes": answer("discard"), "other": 1 })),
+        Ok(InputResponses {
+            call: accepted(PersonDecision::Approve),
+            changes: accepted(PersonDecision::Discard),
+        })
+    );
+    for crossed in [json!({ "decision": answer("commit") }), json!({ "changes": answer("approve") })] {
+        assert_eq!(responses(crossed.clone()), Err(-32602), "{crossed}");
+    }
 }

@@ -5,6 +5,7 @@ use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
     ALGORITHM, DeliveryGuarantee, EVENT_TYPE, EventName, MessageType, ResponseStatus, SignatureScope, VERSION,
 };
+use crate::staged::{self, StagedState};
 use crate::to_raw;
 use a2g_types::call::Priority;
 use a2g_types::ident::IntentId;
@@ -15,7 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The `ttl` of the executor's messages, in milliseconds.
 const TTL_MS: u64 = 60_000;
@@ -273,9 +274,13 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
     }))
 }
 
-/// Status, data and error of the response to a run, successful or not.
+/// Status, data and error of the response to a run, successful or not. The answer to a staged run, of which `state` is the
+/// state of the file changes, is partial until these are in force.
 #[must_use]
-pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<NexusError>) {
+pub fn run_report(
+    receipt: &Receipt,
+    state: Option<&StagedState>,
+) -> (ResponseStatus, Box<RawValue>, Option<NexusError>) {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct RunReport<'a> {
@@ -288,6 +293,8 @@ pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<N
         result: Option<&'a JsonText>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         artifacts: Vec<Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        effects: Option<Map<String, Value>>,
     }
     let Receipt { intent, tool, outcome, .. } = receipt;
     let data = to_raw(&RunReport {
@@ -298,19 +305,21 @@ pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<N
         metrics: metrics(receipt),
         result: outcome.end.result(),
         artifacts: outcome.output.artifacts.iter().map(artifact).collect(),
+        effects: staged::member(receipt, state),
     });
     let error = fault::receipt_error(receipt);
-    let status = match (&error, outcome.output.truncated) {
+    let is_in_force = staged::changes_of(receipt).is_none() || state.is_some_and(StagedState::is_in_force);
+    let status = match (&error, is_in_force && !outcome.output.truncated) {
         (Some(_), _) => ResponseStatus::Failure,
-        (None, true) => ResponseStatus::Partial,
-        (None, false) => ResponseStatus::Success,
+        (None, false) => ResponseStatus::Partial,
+        (None, true) => ResponseStatus::Success,
     };
     (status, data, error)
 }
 
-/// The answer to a query about a finished run: its report.
+/// The answer to a query about a finished run: its report, with the state of the file changes of a staged run.
 #[must_use]
-pub fn finished_state(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
+pub fn finished_state(intent: IntentId, receipt: &Receipt, state: Option<&StagedState>) -> Box<RawValue> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Finished {
@@ -321,7 +330,7 @@ pub fn finished_state(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Value>,
     }
-    let (_, report, error) = run_report(receipt);
+    let (_, report, error) = run_report(receipt, state);
     to_raw(&Finished {
         resource_id: intent.to_string(),
         state: "finished",

@@ -117,7 +117,7 @@ pub enum ResponseStatus {
     Success,
     /// The request failed; `error` has the reason.
     Failure,
-    /// The call waits for a person, or the output was truncated at a limit.
+    /// The call waits for a person, its file changes do, or the output was truncated at a limit.
     Partial,
 }
 

@@ -5,10 +5,13 @@ use super::keys::AgentKeys;
 use super::message::{
     DeliveryGuarantee, EventName, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
 };
+use crate::staged::StagedState;
 use crate::strict_json::JsonBounds;
+use crate::tests::{committed, receipt, staged_receipt, waiting};
 use a2g_types::call::Priority;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName};
+use a2g_types::outcome::{ChangeState, End};
 use a2g_types::quantity::Timeout;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -574,4 +577,25 @@ fn the_words_are_the_documents() {
     for (word, priority) in super::message::PRIORITIES {
         assert_eq!(priority.as_str(), word);
     }
+}
+
+#[test]
+fn the_answer_to_a_staged_run_is_partial_until_its_changes_are_in_force() {
+    let staged = staged_receipt(json!(1));
+    let discarded = StagedState { state: ChangeState::Discarded, ..waiting() };
+    for (state, expected, status) in [
+        (None, None, ResponseStatus::Partial),
+        (Some(waiting()), Some("waiting"), ResponseStatus::Partial),
+        (Some(committed()), Some("in_force"), ResponseStatus::Success),
+        (Some(discarded), Some("discarded"), ResponseStatus::Partial),
+    ] {
+        let (answered, data, error) = encode::run_report(&staged, state.as_ref());
+        let data: Value = serde_json::from_str(data.get()).unwrap();
+        assert_eq!((answered, error), (status, None), "{data}");
+        assert_eq!((&data["status"], &data["result"]), (&json!("STAGED"), &json!(1)));
+        assert_eq!(data["effects"].get("state").and_then(Value::as_str), expected, "{data}");
+        assert_eq!(data["effects"]["files"][1]["change"], "changed");
+    }
+    let (answered, data, _) = encode::run_report(&receipt(End::Returned(json!(1).into())), None);
+    assert!(answered == ResponseStatus::Success && !data.get().contains("effects"), "{data}");
 }

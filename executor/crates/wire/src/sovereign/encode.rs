@@ -8,6 +8,7 @@ use super::message::{
 };
 use super::skills;
 use crate::jsonrpc::Id;
+use crate::staged::{self, StagedState};
 use crate::to_raw;
 use a2g_types::json::JsonText;
 use a2g_types::outcome::{Artifact, LogLine, Progress, Receipt};
@@ -41,13 +42,14 @@ pub enum PartialResult<'a> {
 }
 
 impl ReplyEncoder {
-    /// The response to a finished run, successful or not.
+    /// The response to a finished run, successful or not. `state` is that of the file changes of a staged run.
     #[must_use]
-    pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
+    pub fn report(&self, receipt: &Receipt, state: Option<&StagedState>, tools: &[Descriptor]) -> String {
         if let Some(failure) = fault::receipt_error(receipt) {
             return self.failure(&failure);
         }
         let result = receipt.outcome.end.result().cloned().unwrap_or_else(JsonText::null);
+        let effects = staged::member(receipt, state);
         let status_code = receipt.outcome.end.status().as_str();
         if self.form == RequestForm::Legacy {
             return self.flat(LegacyResponse {
@@ -55,21 +57,21 @@ impl ReplyEncoder {
                 success: true,
                 status_code,
                 data: Some(&result),
+                effects,
                 error: None,
                 error_code: None,
                 error_data: None,
             });
         }
         let artifacts = receipt.outcome.output.artifacts.iter().map(artifact).collect();
-        let answer =
-            ResponseResult::Success(SuccessResult { success: true, status_code, data: &result, artifacts });
+        let answer = SuccessResult { success: true, status_code, data: &result, artifacts, effects };
         let metadata = ResponseMetadata {
             agent_card: Some(agent_card(tools)),
             context_hints: run_hints(receipt),
             partial: None,
             remaining: None,
         };
-        self.response(Some(answer), None, metadata)
+        self.response(Some(ResponseResult::Success(answer)), None, metadata)
     }
 
     /// An error response.
@@ -82,6 +84,7 @@ impl ReplyEncoder {
                 success: false,
                 status_code: &failure.status_code,
                 data: None,
+                effects: None,
                 error: Some(&failure.message),
                 error_code: Some(failure.code),
                 error_data: Some(&data),

@@ -34,6 +34,9 @@ pub(super) struct SuccessResult<'a> {
     pub(super) data: &'a JsonText,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) artifacts: Vec<Value>,
+    /// The file changes of a staged run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects: Option<Map<String, Value>>,
 }
 
 #[derive(Serialize)]
@@ -72,6 +75,9 @@ pub(super) struct LegacyResponse<'a> {
     pub(super) status_code: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) data: Option<&'a JsonText>,
+    /// The file changes of a staged run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) effects: Option<Map<String, Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use super::encode::ReplyEncoder;
 use super::fault::{self, SovereignError};
 use super::skills;
 use crate::jsonrpc::Id;
-use crate::tests::map;
+use crate::tests::{map, staged_receipt, waiting};
 use a2g_types::fault::Fault;
 use a2g_types::ident::ToolName;
 use a2g_types::quantity::Timeout;
@@ -160,4 +160,24 @@ fn an_error_says_what_was_asked_for_in_every_form() {
     let flat = json!({ "request_id": "r", "success": false, "status_code": "BUSY", "error": "full",
         "error_code": -32000, "error_data": data });
     assert_eq!(answer(RequestForm::Legacy, &failure), flat);
+}
+
+#[test]
+fn a_staged_run_is_a_success_with_its_changes() {
+    let receipt = staged_receipt(json!({ "path": "x" }));
+    for form in [RequestForm::Sovereign, RequestForm::JsonRpc2, RequestForm::Legacy] {
+        let reply = ReplyEncoder { form, id: Id::from_text("r"), skill: None, operation: None };
+        let answer: Value = serde_json::from_str(&reply.report(&receipt, Some(&waiting()), &[])).unwrap();
+        let result = answer.get("result").unwrap_or(&answer);
+        assert_eq!(
+            (&result["success"], &result["status_code"]),
+            (&json!(true), &json!("STAGED")),
+            "{answer}"
+        );
+        assert_eq!(result["data"], json!({ "path": "x" }));
+        let effects = &result["effects"];
+        assert_eq!((&effects["state"], &effects["changes"]), (&json!("waiting"), &json!(2)), "{answer}");
+        assert_eq!(effects["files"][0]["path"], "/workspace/old");
+        assert!(effects["message"].as_str().unwrap().contains("not in force"), "{effects}");
+    }
 }

@@ -1,0 +1,342 @@
+//! The file changes of a staged run, as the answers of every door but A2G's show them.
+//!
+//! A receipt never changes, so an answer has two parts: the changes of the receipt, and what has become of them since
+//! ([`StagedState`]), which the door asks the core for.
+
+use crate::measurements;
+use a2g_types::outcome::{ChangeState, ChangeWord, FileChanges, Receipt, ShownChange, Status};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Maximum size in bytes of a list of changes in a text.
+const MAX_LIST_BYTES: usize = 4_000;
+/// Maximum size in bytes of the differences in a text.
+const MAX_DIFF_BYTES: usize = 4_000;
+
+/// The state of the file changes of a staged run at the time of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedState {
+    /// The state.
+    pub state: ChangeState,
+    /// The time at which changes that wait are discarded, and those in force can no longer be undone. Of all others it
+    /// says nothing.
+    pub until: OffsetDateTime,
+    /// The name of the last person, or governor, whose decision had an effect; `None` if nobody has decided.
+    pub by: Option<String>,
+}
+
+impl StagedState {
+    /// Returns `true` for changes that somebody may still commit.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.state == ChangeState::Waiting
+    }
+
+    /// Returns `true` for changes that are in force.
+    #[must_use]
+    pub fn is_in_force(&self) -> bool {
+        match self.state {
+            ChangeState::InForce | ChangeState::Kept => true,
+            ChangeState::Waiting | ChangeState::Discarded | ChangeState::Undone => false,
+        }
+    }
+}
+
+/// The file changes of a staged run; `None` for any other run.
+#[must_use]
+pub fn changes_of(receipt: &Receipt) -> Option<&FileChanges> {
+    let is_staged = receipt.outcome.end.status() == Status::Staged;
+    receipt.outcome.usage.changes.as_ref().filter(|_| is_staged)
+}
+
+/// The text for models and people: whether the changes are in force, and the list of those that are not decided. Absent
+/// for a run that is not staged. `state` is `None` if it is not known at this node.
+#[must_use]
+pub fn text(receipt: &Receipt, state: Option<&StagedState>) -> Option<String> {
+    let changes = changes_of(receipt)?;
+    let sentence = sentence(changes, state);
+    Some(match state.is_none_or(StagedState::is_waiting) {
+        true => format!("{sentence}\n{}", list(changes)),
+        false => sentence,
+    })
+}
+
+/// The members of the report's `usage.effects`, with the present state and the sentence about it. Absent for a run that is
+/// not staged.
+pub(crate) fn member(receipt: &Receipt, state: Option<&StagedState>) -> Option<Map<String, Value>> {
+    let changes = changes_of(receipt)?;
+    let mut members = measurements::effects(receipt);
+    members.extend(state_members(state));
+    members.insert("message".to_owned(), sentence(changes, state).into());
+    Some(members)
+}
+
+/// As [`member`], without the list of changes.
+pub(crate) fn short_member(receipt: &Receipt, state: Option<&StagedState>) -> Option<Map<String, Value>> {
+    let changes = changes_of(receipt)?;
+    let mut members = state_members(state);
+    members.insert("changes".to_owned(), changes.count.into());
+    members.insert("digest".to_owned(), changes.digest.to_string().into());
+    members.insert("message".to_owned(), sentence(changes, state).into());
+    Some(members)
+}
+
+fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
+    let Some(StagedState { state, until, by }) = state else { return Map::new() };
+    let end = match state {
+        ChangeState::Waiting | ChangeState::InForce => format_time(*until),
+        ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone => None,
+    };
+    let mut members = Map::from_iter([("state".to_owned(), state.as_str().into())]);
+    members.extend(by.as_ref().map(|by| ("decided_by".to_owned(), by.as_str().into())));
+    members.extend(end.map(|end| ("until".to_owned(), end.into())));
+    members
+}
+
+/// One sentence: whether the changes are in force, and who decided.
+#[must_use]
+pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
+    let subject = format!("The file changes of this call ({})", changes.count);
+    let Some(StagedState { state, until, by }) = state else {
+        return format!(
+            "{subject} were not in force when it ended, and waited for a decision. The node that ran it knows what has \
+             become of them."
+        );
+    };
+    let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
+    match state {
+        ChangeState::Waiting => {
+            let end = format_time(*until).map_or_else(String::new, |until| format!(" at {until}"));
+            format!(
+                "{subject} are not in force: they wait until a person commits or discards them, and no file has changed yet. \
+                 Without a decision, they are discarded{end}."
+            )
+        }
+        ChangeState::InForce | ChangeState::Kept => {
+            format!("{subject} are in force: they were committed{by}.")
+        }
+        ChangeState::Discarded => {
+            format!("{subject} are not in force: they were discarded{by}, and no file has changed.")
+        }
+        ChangeState::Undone => {
+            format!("{subject} are no longer in force: they were undone{by}.")
+        }
+    }
+}
+
+/// The numbers of the changes by kind, and then a line for each, as many as fit: deletions and renames are first.
+pub(crate) fn list(changes: &FileChanges) -> String {
+    let mut text = totals(changes);
+    let mut listed = 0_u64;
+    for line in changes.shown.iter().map(line) {
+        if text.len() + line.len() > MAX_LIST_BYTES {
+            break;
+        }
+        text.push_str(&format!("\n- {line}"));
+        listed += 1;
+    }
+    let left_out = changes.count.saturating_sub(listed);
+    if left_out > 0 {
+        text.push_str(&format!("\n- and {left_out} more, which are not listed here"));
+    }
+    text
+}
+
+/// The differences of the listed texts, as many as fit, and the number of those that do not.
+pub(crate) fn differences(changes: &FileChanges) -> String {
+    let mut text = String::new();
+    let mut left_out = 0_u64;
+    for change in &changes.shown {
+        let Some(diff) = &change.diff else { continue };
+        let cut = if change.is_diff_cut { "\n(the rest of this difference is not shown)" } else { "" };
+        let shown = format!("\n`{}`:\n{}{cut}", change.path, diff.trim_end_matches('\n'));
+        if text.len() + shown.len() <= MAX_DIFF_BYTES {
+            text.push_str(&shown);
+        } else {
+            left_out += 1;
+        }
+    }
+    if left_out > 0 {
+        text.push_str(&format!("\nThe differences of {left_out} more files are not shown here."));
+    }
+    text
+}
+
+/// The numbers of the changes by kind, such as `It deletes 2, renames 1, creates 3:`.
+fn totals(changes: &FileChanges) -> String {
+    const WORDS: [(ChangeWord, &str); 5] = [
+        (ChangeWord::Deleted, "deletes"),
+        (ChangeWord::Renamed, "renames"),
+        (ChangeWord::Created, "creates"),
+        (ChangeWord::Changed, "changes"),
+        (ChangeWord::Attributes, "changes the attributes of"),
+    ];
+    let count = |kind| changes.shown.iter().filter(|change| change.kind == kind).count();
+    let counted = WORDS.map(|(kind, word)| (count(kind), word));
+    let listed = counted.iter().filter(|(number, _)| *number > 0);
+    let mut parts = listed.map(|(number, word)| format!("{word} {number}")).collect::<Vec<_>>();
+    let left_out = changes.left_out();
+    if left_out > 0 {
+        parts.push(format!("makes {left_out} more changes that the report does not list"));
+    }
+    format!("It {}:", parts.join(", "))
+}
+
+/// One change, such as ``deleted file `/workspace/a` (12 bytes)``. The texts of a change are escaped.
+fn line(change: &ShownChange) -> String {
+    let ShownChange {
+        kind,
+        entry,
+        path,
+        from,
+        bytes_before,
+        bytes_after,
+        mode_before,
+        mode_after,
+        target,
+        diff: _,
+        ranges: _,
+        is_diff_cut: _,
+    } = change;
+    let word = match kind {
+        ChangeWord::Attributes => "changed attributes of",
+        ChangeWord::Deleted | ChangeWord::Renamed | ChangeWord::Created | ChangeWord::Changed => {
+            kind.as_str()
+        }
+    };
+    let before = from.as_ref().map_or_else(String::new, |from| format!("`{from}` to "));
+    let after = target.as_ref().map_or_else(String::new, |target| format!(", which points to `{target}`"));
+    let size = match (bytes_before, bytes_after) {
+        (Some(old), Some(new)) if old != new => Some(format!("{old} to {new} bytes")),
+        (Some(bytes), _) | (None, Some(bytes)) => Some(format!("{bytes} bytes")),
+        (None, None) => None,
+    };
+    let mode = mode_before.zip(*mode_after).map(|(old, new)| format!("mode {old:o} to {new:o}"));
+    let details = size.into_iter().chain(mode).collect::<Vec<_>>().join(", ");
+    let note = if details.is_empty() { String::new() } else { format!(" ({details})") };
+    format!("{word} {} {before}`{path}`{after}{note}", entry.as_str())
+}
+
+/// A time in whole seconds.
+pub(crate) fn format_time(at: OffsetDateTime) -> Option<String> {
+    at.truncate_to_second().format(&Rfc3339).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_types::outcome::EntryWord;
+    use a2g_types::tool::Digest;
+
+    const UNTIL: OffsetDateTime = time::macros::datetime!(2026-12-01 12:00:00.5 UTC);
+
+    fn shown(kind: ChangeWord, path: &str) -> ShownChange {
+        ShownChange {
+            kind,
+            entry: EntryWord::File,
+            path: path.to_owned(),
+            from: None,
+            bytes_before: None,
+            bytes_after: None,
+            mode_before: None,
+            mode_after: None,
+            target: None,
+            diff: None,
+            ranges: vec![],
+            is_diff_cut: false,
+        }
+    }
+
+    fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
+        FileChanges { count, digest: Digest([7; 32]), shown }
+    }
+
+    #[test]
+    fn a_line_names_everything_that_a_change_does() {
+        let renamed = ShownChange { from: Some("/w/a".to_owned()), ..shown(ChangeWord::Renamed, "/w/b") };
+        let link = ShownChange {
+            entry: EntryWord::Link,
+            target: Some("b".to_owned()),
+            ..shown(ChangeWord::Created, "/w/l")
+        };
+        let grown = ShownChange {
+            bytes_before: Some(3),
+            bytes_after: Some(5),
+            mode_before: Some(0o644),
+            mode_after: Some(0o755),
+            ..shown(ChangeWord::Changed, "/w/c")
+        };
+        for (change, expected) in [
+            (
+                ShownChange { bytes_before: Some(9), ..shown(ChangeWord::Deleted, "/w/d") },
+                "deleted file `/w/d` (9 bytes)",
+            ),
+            (renamed, "renamed file `/w/a` to `/w/b`"),
+            (link, "created link `/w/l`, which points to `b`"),
+            (grown, "changed file `/w/c` (3 to 5 bytes, mode 644 to 755)"),
+            (shown(ChangeWord::Attributes, "/w/e"), "changed attributes of file `/w/e`"),
+        ] {
+            assert_eq!(line(&change), expected);
+        }
+    }
+
+    #[test]
+    fn a_list_begins_with_the_numbers_and_counts_what_it_leaves_out() {
+        let two = vec![shown(ChangeWord::Deleted, "/w/a"), shown(ChangeWord::Created, "/w/b")];
+        assert_eq!(
+            list(&changes(two.clone(), 2)),
+            "It deletes 1, creates 1:\n- deleted file `/w/a`\n- created file `/w/b`"
+        );
+        let cut = list(&changes(two, 5));
+        assert!(cut.starts_with("It deletes 1, creates 1, makes 3 more changes that the report"), "{cut}");
+        assert!(cut.ends_with("\n- and 3 more, which are not listed here"), "{cut}");
+        let many = (0..1_000).map(|number| shown(ChangeWord::Deleted, &format!("/w/{number}"))).collect();
+        let long = list(&changes(many, 1_000));
+        let lines = long.lines().count() - 2;
+        assert!(long.len() < MAX_LIST_BYTES + 100, "{}", long.len());
+        assert!(long.ends_with(&format!("and {} more, which are not listed here", 1_000 - lines)), "{long}");
+    }
+
+    #[test]
+    fn differences_are_shown_as_far_as_they_fit() {
+        let with_diff = |diff: String| ShownChange { diff: Some(diff), ..shown(ChangeWord::Changed, "/w/a") };
+        let small = with_diff("@@ -1 +1 @@\n-a\n+b\n".to_owned());
+        let cut = ShownChange { is_diff_cut: true, ..small.clone() };
+        let large = with_diff("x".repeat(MAX_DIFF_BYTES));
+        let text = differences(&changes(vec![large, small, cut, shown(ChangeWord::Deleted, "/w/b")], 4));
+        let one = "\n`/w/a`:\n@@ -1 +1 @@\n-a\n+b";
+        assert_eq!(
+            text,
+            format!(
+                "{one}{one}\n(the rest of this difference is not shown)\nThe differences of 1 more files are not shown here."
+            )
+        );
+    }
+
+    #[test]
+    fn a_sentence_tells_whether_the_changes_are_in_force() {
+        let of = |state, by: Option<&str>| StagedState { state, until: UNTIL, by: by.map(str::to_owned) };
+        let said = |state: &StagedState| sentence(&changes(vec![], 3), Some(state));
+        let waiting = said(&of(ChangeState::Waiting, None));
+        assert!(
+            waiting.contains("(3) are not in force") && waiting.contains("at 2026-12-01T12:00:00Z"),
+            "{waiting}"
+        );
+        for state in [ChangeState::InForce, ChangeState::Kept] {
+            let state = of(state, Some("anna"));
+            assert!(state.is_in_force() && !state.is_waiting());
+            assert_eq!(
+                said(&state),
+                "The file changes of this call (3) are in force: they were committed by anna."
+            );
+        }
+        for state in [ChangeState::Waiting, ChangeState::Discarded, ChangeState::Undone] {
+            let state = of(state, Some("anna"));
+            assert!(!state.is_in_force());
+            assert!(!said(&state).contains("are in force"), "{}", said(&state));
+        }
+        let unknown = sentence(&changes(vec![], 1), None);
+        assert!(unknown.contains("were not in force"), "{unknown}");
+    }
+}
