@@ -18,6 +18,7 @@ use a2g_core::run::{IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::{Caller, Credential};
 use a2g_http::auth::Unauthenticated;
 use a2g_http::protocol::with_caller;
+use a2g_http::staged::staged_state;
 use a2g_runtime::timer_now;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
@@ -25,9 +26,10 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory::Charge;
 use a2g_types::tool::{Descriptor, Digest};
 use a2g_wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
-use a2g_wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
+use a2g_wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason, StagedRun};
 use a2g_wire::a2e::fault::{self, A2eCode, A2eError};
 use a2g_wire::a2e::{TOOLS, is_tools_capability};
+use a2g_wire::staged::changes_of;
 use a2g_wire::strict_json;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Map;
@@ -452,12 +454,21 @@ impl Session {
             }
         };
         match answer {
-            Ok(IntentAnswer { verdict: _, receipt: Some(receipt) }) => reporter.answer(|req_id, reported| {
-                let output = &receipt.outcome.output;
-                let all = reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
-                let next_seq = (!all || reported.is_incomplete).then_some(reported.next_seq);
-                encode::call_response(req_id, &receipt, next_seq, self.shared.timestamp())
-            }),
+            Ok(IntentAnswer { verdict: _, receipt: Some(receipt) }) => {
+                let state = staged_state(&self.shared.executor, &receipt).await;
+                let run = StagedRun { receipt: &receipt, state: state.as_ref() };
+                if streaming {
+                    reporter.report_staged(run);
+                }
+                reporter.answer(|req_id, reported| {
+                    let output = &receipt.outcome.output;
+                    let all = reported.logs == output.logs.len()
+                        && reported.artifacts == output.artifacts.len()
+                        && reported.staged == usize::from(changes_of(&receipt).is_some());
+                    let next_seq = (!all || reported.is_incomplete).then_some(reported.next_seq);
+                    encode::call_response(req_id, run, next_seq, self.shared.timestamp())
+                });
+            }
             Ok(IntentAnswer { verdict, receipt: None }) => {
                 let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
@@ -581,6 +592,8 @@ struct ReportedEvents {
     next_seq: u64,
     logs: usize,
     artifacts: usize,
+    /// The events about the file changes of a staged run.
+    staged: usize,
     /// `true` if an event was dropped.
     is_incomplete: bool,
     is_answered: bool,
@@ -602,28 +615,37 @@ impl CallReporter {
 
     /// Queues an event. The run's own thread calls this, so it must not block.
     fn report(&self, event: &RunEvent) {
-        let mut reported = self.lock();
-        if reported.is_answered {
-            return;
-        }
-        let call_event = match event {
+        self.queue(match event {
             RunEvent::Started => CallEvent::Status("started"),
             RunEvent::Progress(progress) => CallEvent::Progress(progress),
             RunEvent::Log(line) => CallEvent::Log(line),
             RunEvent::Artifact(artifact) => CallEvent::Artifact(artifact),
-        };
-        let lines =
-            encode::events(&self.req_id, reported.next_seq, call_event, self.session.shared.timestamp());
-        let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+        });
+    }
+
+    /// Queues the event about the file changes of a run, if it is staged.
+    fn report_staged(&self, run: StagedRun<'_>) {
+        self.queue(CallEvent::Staged(run));
+    }
+
+    fn queue(&self, event: CallEvent<'_>) {
+        let mut reported = self.lock();
+        if reported.is_answered {
+            return;
+        }
+        let lines = encode::events(&self.req_id, reported.next_seq, event, self.session.shared.timestamp());
+        let lines_count = lines.len();
         if !self.session.out.offer(lines) {
             reported.is_incomplete = true;
             return;
         }
+        let count = u64::try_from(lines_count).unwrap_or(u64::MAX);
         reported.next_seq = reported.next_seq.saturating_add(count);
         match event {
-            RunEvent::Started | RunEvent::Progress(_) => {}
-            RunEvent::Log(_) => reported.logs += 1,
-            RunEvent::Artifact(_) => reported.artifacts += 1,
+            CallEvent::Status(_) | CallEvent::Progress(_) => {}
+            CallEvent::Log(_) => reported.logs += 1,
+            CallEvent::Artifact(_) => reported.artifacts += 1,
+            CallEvent::Staged(_) => reported.staged += lines_count,
         }
     }
 

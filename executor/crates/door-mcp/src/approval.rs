@@ -1,4 +1,4 @@
-//! People's decisions on calls that the governor escalated.
+//! People's decisions on calls that the governor escalated. Those on file changes that wait are in `staged.rs`.
 //!
 //! ```text
 //! call ─▶ waits ─┬─ 2026-07-28 ─▶ `input_required` with a state ─ call with state and answer ─▶ decision ─▶ call again
@@ -34,12 +34,28 @@ use tokio::sync::{mpsc, oneshot};
 /// The maximum number of states that can be redeemed. More intents than this cannot wait.
 const MAX_STATES: usize = 2_000;
 
+/// The matter of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// Whether a call runs.
+    Call,
+    /// Whether the file changes of a call take effect.
+    Changes,
+}
+
+/// The latest state of an intent.
+struct LatestState {
+    nonce: [u8; 16],
+    expires_at: OffsetDateTime,
+    subject: Subject,
+}
+
 /// The states that clients carry from a question to its answer.
 pub(super) struct States {
     /// `None` if the system has no random numbers: no state is then made or accepted.
     sealer: Option<StateSealer>,
-    /// The nonce and the expiry of the latest state of each intent. Only that one can be redeemed, and only once.
-    latest: Mutex<HashMap<IntentId, ([u8; 16], OffsetDateTime)>>,
+    /// The latest state of each intent. Only that one can be redeemed, and only once.
+    latest: Mutex<HashMap<IntentId, LatestState>>,
 }
 
 impl States {
@@ -55,6 +71,7 @@ impl States {
         &self,
         owner: StateOwner<'_>,
         intent: IntentId,
+        subject: Subject,
         expires_at: OffsetDateTime,
         now: OffsetDateTime,
     ) -> Option<String> {
@@ -65,16 +82,16 @@ impl States {
         let sealed = self.sealer.as_ref()?.seal(&state, owner, iv)?;
         let mut latest = self.latest.lock();
         if latest.len() >= MAX_STATES {
-            latest.retain(|_, (_, expires_at)| *expires_at > now);
+            latest.retain(|_, state| state.expires_at > now);
         }
         if latest.len() >= MAX_STATES && !latest.contains_key(&intent) {
             return None;
         }
-        latest.insert(intent, (nonce, expires_at));
+        latest.insert(intent, LatestState { nonce, expires_at, subject });
         Some(sealed)
     }
 
-    /// Uses a state up.
+    /// Uses a state up. Returns its intent, and the matter of the question.
     ///
     /// # Errors
     /// [`McpError::StateRejected`] if the state is not the latest one of its intent, was used, has expired, or belongs
@@ -84,16 +101,14 @@ impl States {
         owner: StateOwner<'_>,
         text: &str,
         now: OffsetDateTime,
-    ) -> Result<IntentId, McpError> {
+    ) -> Result<(IntentId, Subject), McpError> {
         let opened = self.sealer.as_ref().and_then(|sealer| sealer.open(text, owner));
         let RequestState { intent, nonce, expires_at } = opened.ok_or(McpError::StateRejected)?;
         let mut latest = self.latest.lock();
-        let is_latest = latest.get(&intent).is_some_and(|(known, _)| *known == nonce);
-        if !is_latest || expires_at <= now {
-            return Err(McpError::StateRejected);
-        }
+        let known = latest.get(&intent).filter(|known| known.nonce == nonce && expires_at > now);
+        let subject = known.map(|known| known.subject).ok_or(McpError::StateRejected)?;
         latest.remove(&intent);
-        Ok(intent)
+        Ok((intent, subject))
     }
 }
 
@@ -153,7 +168,10 @@ pub(super) async fn apply_answer(
         }
     };
     let approved = match (right, action, decision) {
-        (_, ElicitAction::Cancel, _) => return Ok(Effect::StillWaits),
+        (_, ElicitAction::Cancel, _)
+        | (_, ElicitAction::Accept, Some(PersonDecision::Commit | PersonDecision::Discard)) => {
+            return Ok(Effect::StillWaits);
+        }
         // The caller could have decided, so no other person is waited for.
         (Some(_), ElicitAction::Accept, None) if !matches!(question, Some(Question::WaitForApprover)) => {
             return Ok(Effect::StillWaits);
@@ -294,7 +312,7 @@ mod tests {
     fn a_state_is_redeemed_once_by_its_owner_before_it_expires() {
         let states = States::new();
         let intent = IntentId::random();
-        let issue = || states.issue(OWNER, intent, LATER, NOW).unwrap();
+        let issue = || states.issue(OWNER, intent, Subject::Changes, LATER, NOW).unwrap();
         let first = issue();
         let second = issue();
         let rejected = |owner, text: &str, now| {
@@ -310,15 +328,15 @@ mod tests {
             rejected(OWNER, &String::from_utf8(changed).unwrap(), NOW);
         }
         rejected(OWNER, "", NOW);
-        rejected(OWNER, &States::new().issue(OWNER, intent, LATER, NOW).unwrap(), NOW);
-        assert_eq!(states.redeem(OWNER, &second, NOW).unwrap(), intent);
+        rejected(OWNER, &States::new().issue(OWNER, intent, Subject::Changes, LATER, NOW).unwrap(), NOW);
+        assert_eq!(states.redeem(OWNER, &second, NOW).unwrap(), (intent, Subject::Changes));
         rejected(OWNER, &second, NOW);
     }
 
     #[test]
     fn states_are_bounded_and_expired_ones_make_room() {
         let states = States::new();
-        let issue = |expires_at, now| states.issue(OWNER, IntentId::random(), expires_at, now);
+        let issue = |expires_at, now| states.issue(OWNER, IntentId::random(), Subject::Call, expires_at, now);
         assert!((0..MAX_STATES).all(|_| issue(LATER, NOW).is_some()));
         assert!(issue(LATER, NOW).is_none());
         assert!(issue(LATER + Duration::HOUR, LATER).is_some());

@@ -1,6 +1,8 @@
 //! `tools/call`: the intent, the notifications of its run, and the cancellation when the client gives the call up.
 
-use super::approval::{Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, withdrawn_fault};
+use super::approval::{
+    Effect, Elicitor, ReceivedAnswer, Subject, apply_answer, question_for, withdrawn_fault,
+};
 use super::{McpDoor, RequestContext};
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
@@ -11,7 +13,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{AbortReason, Progress};
 use a2g_types::verdict::Verdict;
 use a2g_wire::mcp::decode::{ToolCall, intent_of};
-use a2g_wire::mcp::elicit::{Decider, Question};
+use a2g_wire::mcp::elicit::{Decider, ElicitAnswer, InputResponses, Question};
 use a2g_wire::mcp::fault::{CallFault, McpError, call_fault};
 use a2g_wire::mcp::state::StateOwner;
 use a2g_wire::mcp::{ProgressToken, Revision, TaskStatus, encode};
@@ -51,11 +53,18 @@ enum Asked {
 impl McpDoor {
     /// Sends the intent of a call, asks a person if the governor does not decide, and encodes the result.
     pub(super) async fn call(&self, context: RequestContext, call: ToolCall) -> Result<String, McpError> {
-        let ToolCall { tool, arguments, state, answer } = call;
+        let ToolCall { tool, arguments, state, responses } = call;
         let tool = ToolName::parse(&tool).map_err(|error| Fault::invalid("/name", error.to_string()))?;
-        let (intent, is_new) = match &state {
-            Some(state) => (self.redeem(&context, &tool, state)?, false),
+        let redeemed = state.as_ref().map(|state| self.redeem(&context, &tool, state)).transpose()?;
+        let (intent, is_new) = match &redeemed {
+            Some((intent, _)) => (*intent, false),
             None => intent_of(&context.meta),
+        };
+        // An answer counts only for the question that the state belongs to.
+        let answers = match redeemed.map(|(_, subject)| subject) {
+            Some(Subject::Call) => InputResponses { changes: None, ..responses },
+            Some(Subject::Changes) => InputResponses { call: None, ..responses },
+            None => InputResponses::default(),
         };
         let agent = self.agent_of(&context.caller)?;
         let call = Call {
@@ -77,17 +86,17 @@ impl McpDoor {
             if state.is_some() {
                 self.check_known(intent).await?;
             }
-            let effect = match (&state, answer) {
-                (Some(_), Some(answer)) => {
+            let effect = match answers.call {
+                Some(answer) => {
                     let question = self.question(&context, intent);
                     Some(
                         apply_answer(&self.executor, &context.caller, &call, question.as_ref(), answer)
                             .await?,
                     )
                 }
-                (Some(_), None) | (None, _) => None,
+                None => None,
             };
-            self.send_until_decided(&context, call, effect).await
+            self.send_until_decided(&context, call, effect, answers.changes).await
         };
         let span = match &context.meta.traceparent {
             Some(traceparent) => tracing::error_span!("request", traceparent),
@@ -122,23 +131,29 @@ impl McpDoor {
         Ok(denied.is_some_and(|denied| denied.withdrawn_for != Some(AbortReason::Cancelled)))
     }
 
-    /// Uses up the state of a repeated call.
-    fn redeem(&self, context: &RequestContext, tool: &ToolName, state: &str) -> Result<IntentId, McpError> {
+    /// Uses up the state of a repeated call. Returns its intent, and the matter of the question.
+    fn redeem(
+        &self,
+        context: &RequestContext,
+        tool: &ToolName,
+        state: &str,
+    ) -> Result<(IntentId, Subject), McpError> {
         let owner = StateOwner { caller: context.caller.name(), tool: tool.as_str() };
-        let intent = self.states.redeem(owner, state, self.executor.clock().now())?;
-        if context.meta.intent.is_some_and(|named| named != intent) {
+        let redeemed = self.states.redeem(owner, state, self.executor.clock().now())?;
+        if context.meta.intent.is_some_and(|named| named != redeemed.0) {
             return Err(McpError::StateRejected);
         }
-        Ok(intent)
+        Ok(redeemed)
     }
 
     /// Sends the call, and sends it again after each decision, until there is an answer for the client. `effect` is the
-    /// effect of the answer that came with the call, if one came.
+    /// effect of the answer that came with the call, if one came; `on_changes` is an answer about its file changes.
     async fn send_until_decided(
         &self,
         context: &RequestContext,
         mut call: Call,
         effect: Option<Effect>,
+        on_changes: Option<ElicitAnswer>,
     ) -> Result<String, Fault> {
         let intent = call.intent;
         let mut waits = effect.is_some();
@@ -153,8 +168,7 @@ impl McpDoor {
             call.is_new = false;
             let verdict = match answer {
                 IntentAnswer { verdict, receipt: Some(receipt) } => {
-                    let digest = self.executor.queries.receipt_hash(intent);
-                    return Ok(context.encoder().receipt(&context.id, &receipt, Some(&verdict), digest));
+                    return self.answer_run(context, &call, &verdict, &receipt, on_changes).await;
                 }
                 IntentAnswer { verdict, receipt: None } => verdict,
             };
@@ -214,22 +228,22 @@ impl McpDoor {
                 false => Ok(Asked::Reply(self.waiting(context, verdict))),
             };
         };
-        let params = question.params(call, verdict, context.revision);
+        let asked = question.elicitation(call, verdict, context.revision);
         match (context.revision, &context.elicitor) {
             (Revision::Stateless, _) => {
                 let owner = StateOwner { caller: context.caller.name(), tool: call.tool.as_str() };
                 let now = self.executor.clock().now();
                 let expires_at = verdict.expires_at.unwrap_or(now);
-                let state = self.states.issue(owner, call.intent, expires_at, now);
-                let question =
-                    state.map(|state| encoder.input_required(&context.id, call.intent, &params, &state));
-                Ok(Asked::Reply(question.unwrap_or_else(|| self.waiting(context, verdict))))
+                let state = self.states.issue(owner, call.intent, Subject::Call, expires_at, now);
+                let reply =
+                    state.map(|state| encoder.input_required(&context.id, call.intent, &asked, &state));
+                Ok(Asked::Reply(reply.unwrap_or_else(|| self.waiting(context, verdict))))
             }
             (Revision::Session, Some(elicitor)) => {
                 let guard = self.cancel_guard(context, call);
-                let asked = self.ask_in_session(call, elicitor, &question, &params).await;
+                let next = self.ask_in_session(call, elicitor, &question, &asked.params).await;
                 guard.disarm();
-                asked.map(|asked| asked.unwrap_or_else(|| Asked::Reply(self.waiting(context, verdict))))
+                next.map(|next| next.unwrap_or_else(|| Asked::Reply(self.waiting(context, verdict))))
             }
             (Revision::Session, None) => Ok(Asked::Reply(self.waiting(context, verdict))),
         }

@@ -19,6 +19,7 @@ mod proxy;
 mod requests;
 mod resources;
 mod session;
+mod staged;
 mod stdio;
 mod tasks;
 
@@ -222,7 +223,7 @@ impl McpDoor {
             McpRequest::ReadResource(uri) => self.read_resource(&context, uri).await,
             McpRequest::Complete(completion) => self.complete(&context, completion).await,
             McpRequest::GetTask(task) => self.get_task(&context, task).await,
-            McpRequest::UpdateTask(task, answer) => self.update_task(&context, task, answer).await,
+            McpRequest::UpdateTask(task, responses) => self.update_task(&context, task, responses).await,
             McpRequest::CancelTask(task) => self.cancel_task(&context, task).await,
             // Not reached: the transports answer this request with a stream.
             McpRequest::Listen(_) => Ok(encoder.subscription_end(&context.id)),

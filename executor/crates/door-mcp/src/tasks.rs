@@ -4,13 +4,15 @@
 use super::approval::apply_answer;
 use super::{McpDoor, RequestContext};
 use a2g_core::run::IntentState;
+use a2g_http::staged::staged_state;
 use a2g_journal::Resolution;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::AbortReason;
-use a2g_wire::mcp::elicit::{ElicitAnswer, Question};
+use a2g_wire::mcp::elicit::{InputResponses, Question};
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::{Task, TaskStatus};
+use a2g_wire::staged::StagedState;
 
 impl McpDoor {
     /// `tasks/get`.
@@ -23,19 +25,26 @@ impl McpDoor {
         Ok(context.encoder().task(&context.id, &self.task(task, status)?))
     }
 
-    /// `tasks/update`: the answer of a person. The task's new state is visible to the next `tasks/get`.
+    /// `tasks/update`: the answers of a person. The task's new state is visible to the next `tasks/get`.
     pub(super) async fn update_task(
         &self,
         context: &RequestContext,
         task: IntentId,
-        answer: Option<ElicitAnswer>,
+        responses: InputResponses,
     ) -> Result<String, McpError> {
         self.task_status(context, task).await?;
-        if let Some(answer) = answer
+        if let Some(answer) = responses.call
             && let Some((call, _)) = self.executor.queries.undecided_call(task)
         {
             let question = self.question(context, task);
             apply_answer(&self.executor, &context.caller, &call, question.as_ref(), answer).await?;
+        }
+        if let Some(answer) = responses.changes
+            && let Some((_, IntentState::Finished(Some(receipt)))) =
+                self.executor.queries.status(task).await?
+            && let Some(reason) = self.decide_changes(&context.caller, &receipt, answer).await?
+        {
+            return Err(Fault::InvalidRequest(reason).into());
         }
         Ok(context.encoder().empty(&context.id))
     }
@@ -95,9 +104,17 @@ impl McpDoor {
                     )
                     | None => {}
                 }
+                let waiting = staged_state(&self.executor, &receipt).await.filter(StagedState::is_waiting);
+                if let Some(question) =
+                    waiting.and_then(|state| self.changes_question(context, &receipt, &state))
+                {
+                    return Ok(TaskStatus::InputRequired(question));
+                }
                 let verdict = self.executor.queries.verdict(task)?;
                 let digest = self.executor.queries.receipt_hash(task);
-                let result = context.encoder().receipt_result(&receipt, verdict.as_ref(), digest);
+                let notice = self.staged_notice(&receipt, None).await;
+                let encoder = context.encoder();
+                let result = encoder.receipt_result(&receipt, verdict.as_ref(), digest, notice.as_ref());
                 Ok(TaskStatus::Completed(result))
             }
             Some(IntentState::Finished(None)) => Err(unknown_task()),
@@ -146,7 +163,7 @@ impl McpDoor {
         };
         match self.question(context, task) {
             Some(question @ (Question::Decide | Question::OpenPage(_))) => {
-                TaskStatus::InputRequired(question.params(&call, &verdict, context.revision))
+                TaskStatus::InputRequired(question.elicitation(&call, &verdict, context.revision))
             }
             Some(Question::WaitForApprover) | None => TaskStatus::Waiting(self.decider),
         }

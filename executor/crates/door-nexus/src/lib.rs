@@ -19,6 +19,7 @@ use a2g_http::NexusSettings;
 use a2g_http::auth::{CallerDirectory, Unauthenticated};
 use a2g_http::connections::Connection;
 use a2g_http::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, agent_did, with_caller};
+use a2g_http::staged::staged_state;
 use a2g_http::transport::json::{JsonBody, json_response};
 use a2g_http::transport::lines::ndjson_response;
 use a2g_types::call::{Call, Door, Priority};
@@ -531,7 +532,8 @@ impl Nexus {
             .await
             .map_err(execution_failure)?;
         if let Some(receipt) = receipt {
-            return Ok(encode::run_report(&receipt));
+            let staged = staged_state(&self.executor, &receipt).await;
+            return Ok(encode::run_report(&receipt, staged.as_ref()));
         }
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         let data = json!({
@@ -672,7 +674,9 @@ impl Nexus {
                 success(answer)
             }
             QueryAction::State => {
-                Ok((ResponseStatus::Success, encode::finished_state(intent, &receipt), None))
+                let staged = staged_state(&self.executor, &receipt).await;
+                let finished = encode::finished_state(intent, &receipt, staged.as_ref());
+                Ok((ResponseStatus::Success, finished, None))
             }
         }
     }

@@ -7,6 +7,7 @@ use a2g_govern::Caller;
 use a2g_http::connections::{Connection, RequestGuard};
 use a2g_http::document::{Document, PerCatalog};
 use a2g_http::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, with_caller};
+use a2g_http::staged::staged_state;
 use a2g_http::transport::json::{JsonBody, json_response};
 use a2g_http::transport::lines::ndjson_response;
 use a2g_types::call::{Call, Door, Priority};
@@ -151,7 +152,10 @@ impl Sovereign {
         sink: RunEventSink,
     ) -> String {
         match self.run_call(context, request, sink).await {
-            Ok(receipt) => reply.report(&receipt, &self.executor.catalogue.tools()),
+            Ok(receipt) => {
+                let state = staged_state(&self.executor, &receipt).await;
+                reply.report(&receipt, state.as_ref(), &self.executor.catalogue.tools())
+            }
             Err(failure) => reply.failure(&failure),
         }
     }

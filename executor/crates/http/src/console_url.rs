@@ -20,4 +20,10 @@ impl ConsoleUrl {
     pub fn decision_page(&self, intent: IntentId) -> Option<String> {
         self.0.get().map(|url| url.page(&format!("/console/decide/{intent}")))
     }
+
+    /// The page on which people decide on the file changes of a run. It gives no rights either.
+    #[must_use]
+    pub fn changes_page(&self, intent: IntentId) -> Option<String> {
+        self.0.get().map(|url| url.page(&format!("/console/changes/{intent}")))
+    }
 }

@@ -22,6 +22,7 @@ pub mod rpc;
 pub mod server_url;
 pub mod session;
 mod settings;
+pub mod staged;
 mod stdio;
 mod tls;
 pub mod transport;

@@ -1,0 +1,40 @@
+//! The state of the file changes of a staged run, for the answers of the doors.
+
+use a2g_core::run::{ChangeSet, Executor};
+use a2g_types::outcome::{ChangeState, Receipt, Status};
+use a2g_wire::staged::{StagedState, changes_of};
+use std::time::Duration;
+
+/// The time between two looks at changes that wait.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state of the file changes of a staged run; `None` for any other run, and if this node does not know it.
+pub async fn staged_state(executor: &Executor, receipt: &Receipt) -> Option<StagedState> {
+    changes_of(receipt)?;
+    match executor.changes.find(receipt.intent).await {
+        Ok(found) => found.map(to_state),
+        Err(fault) => {
+            tracing::warn!(intent = %receipt.intent, ?fault, "the state of file changes cannot be read");
+            None
+        }
+    }
+}
+
+fn to_state(ChangeSet { summary, receipt: _, decisions }: ChangeSet) -> StagedState {
+    let mut succeeded = decisions.iter().filter(|decision| decision.outcome.end.status() == Status::Success);
+    let by = succeeded.next_back().and_then(|decision| decision.approved_by.clone());
+    StagedState { state: summary.state, until: summary.until, by }
+}
+
+/// Waits while the file changes of a staged run, which this node has, wait for a decision.
+pub async fn wait_until_decided(executor: &Executor, receipt: &Receipt) {
+    loop {
+        match executor.changes.state_of(receipt).await {
+            Ok(Some(ChangeState::Waiting)) | Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
+            Ok(
+                Some(ChangeState::InForce | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone)
+                | None,
+            ) => return,
+        }
+    }
+}
