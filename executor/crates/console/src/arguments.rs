@@ -192,7 +192,7 @@ fn element_count(text: &str) -> usize {
 }
 
 /// A text with an element around each escape of a character that nobody sees.
-pub(super) fn visible(text: &str) -> Markup {
+fn visible(text: &str) -> Markup {
     html! {
         @for run in text.split_inclusive(is_invisible) {
             @match run.chars().next_back() {

@@ -6,10 +6,9 @@
 //! A commit loses what comes first, so nothing there is folded or left out. Of the differences, the first short ones are open.
 //! A path is whole and has a frame, so that no name can imitate what the page says of it.
 
-use super::arguments::visible;
 use super::page::{byte_size, counted, whole};
 use a2g_types::outcome::{ChangeWord, ChangedRange, Contact, EntryWord, FileChanges, Receipt, ShownChange};
-use a2g_types::visible_text::{escape_invisible_lines, is_invisible};
+use a2g_types::visible_text::escape_invisible_lines;
 use maud::{Markup, html};
 use std::ops::Range;
 
@@ -217,20 +216,16 @@ impl Renderer {
         is_open
     }
 
+    /// The lines of a difference. Its escapes are those of the list: they have no frame, as they are part of the text.
     fn difference(&mut self, diff: &str) -> Markup {
         let parts = split_parts(diff);
-        let escapes = diff.chars().filter(|c| is_invisible(*c) && !['\n', '\t'].contains(c)).count();
-        let left = self.elements.checked_sub(parts.len().saturating_add(escapes));
+        let left = self.elements.checked_sub(parts.len());
         self.elements = left.unwrap_or(self.elements);
         html! {
             @if left.is_some() {
                 pre.diff tabindex="0" {
                     @for (kind, range) in parts {
-                        span class=(kind.class()) {
-                            @for line in diff.get(range).unwrap_or_default().split_inclusive('\n') {
-                                (visible(line.strip_suffix('\n').unwrap_or(line))) "\n"
-                            }
-                        }
+                        span class=(kind.class()) { (escape_invisible_lines(diff.get(range).unwrap_or_default())) }
                     }
                 }
             } @else {

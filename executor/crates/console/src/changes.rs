@@ -335,8 +335,8 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
                 strong { "In force" } ": it can be undone until " (at(until)) ", as long as none of these files has changed since."
             }
             ChangeState::Kept => { strong { "In force" } ": it can no longer be undone." }
-            ChangeState::Discarded => { strong { "Not in force" } ": it was discarded, " (at(until)) "." }
-            ChangeState::Undone => { strong { "No longer in force" } ": it was undone, " (at(until)) "." }
+            ChangeState::Discarded => { strong { "Not in force" } ": it was discarded." }
+            ChangeState::Undone => { strong { "No longer in force" } ": it was undone." }
         }
     }
 }

@@ -3,12 +3,13 @@
 //! Each page is rendered twice: with the hostile texts, and with harmless ones of the same length. A tokenizer of the HTML
 //! standard has to find the same elements with the same attributes in both, so none of them comes from a text.
 
+use super::changes::set_body;
 use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{Html, Viewer, document};
 use super::runs::{ProofPlace, RunSoFar, run_body};
 use super::search::{ListedRow as _, Listing, RefusalRow, RunRow, SearchQuery};
 use super::usage::{CountedNodes, usage_body};
-use a2g_core::run::IntentState;
+use a2g_core::run::{ChangeSet, ChangeSetSummary, IntentState};
 use a2g_govern::Caller;
 use a2g_journal::{
     ClaimResult, IntentSummary, Journal, JournalOptions, Page, RefusalSearch, Reporting, RunEffects,
@@ -21,9 +22,9 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName, is_display_control};
 use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, NetworkBudgets};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::{
-    Artifact, CallUsage, ChangeWord, ChangedRange, Contact, Denial, DenialReason, End, EntryWord,
-    FileChanges, GrantedArea, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Outcome, Receipt,
-    RunMetrics, RunOutput, ShownChange, Usage,
+    Artifact, CallUsage, ChangeState, ChangeWord, ChangedRange, Contact, Denial, DenialReason, End,
+    EntryWord, FileChanges, GrantedArea, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Outcome,
+    Receipt, RunMetrics, RunOutput, ShownChange, Usage,
 };
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::Digest;
@@ -352,12 +353,15 @@ fn twin_record(record: &RunRecord) -> RunRecord {
     twin_of
 }
 
+fn viewer(caller: &Caller) -> Viewer<'_> {
+    Viewer { caller, form_token: "token", waiting: 1, waiting_changes: 1 }
+}
+
 /// The elements of a page and the names of their attributes, in order. Fails if a link leads elsewhere, or if a character
 /// is not visible.
 fn skeleton(body: &Markup) -> Vec<String> {
     let caller = Caller::console_person();
-    let viewer = Viewer { caller: &caller, form_token: "token", waiting: 1 };
-    let Html(PreEscaped(page)) = document("Test", Some(&viewer), body);
+    let Html(PreEscaped(page)) = document("Test", Some(&viewer(&caller)), body);
     let mut elements = Vec::new();
     for token in Tokenizer::new(&page) {
         match token.unwrap() {
@@ -393,12 +397,32 @@ fn skeleton(body: &Markup) -> Vec<String> {
 
 fn run_page(record: &RunRecord) -> Vec<String> {
     let caller = Caller::console_person();
-    let viewer = Viewer { caller: &caller, form_token: "token", waiting: 1 };
     let state =
         IntentState::Finished(record.receipt.as_ref().map(|receipt| Arc::new(receipt.receipt.clone())));
     let so_far = RunSoFar { calls: &[], said: None };
     let place = ProofPlace { intent: record.intent, node: Some("node"), journal: None };
-    skeleton(&run_body(viewer, place, &record.agent, Some(&state), Some(record), None, so_far))
+    skeleton(&run_body(viewer(&caller), place, &record.agent, Some(&state), Some(record), None, so_far))
+}
+
+/// The page of the file changes of a run, as if the run were a decision on them, too.
+fn changes_page(record: &RunRecord, state: ChangeState) -> Vec<String> {
+    let caller = Caller::console_person();
+    let receipt = Arc::new(record.receipt.as_ref().expect("a receipt").receipt.clone());
+    let changes = receipt.outcome.usage.changes.as_ref().expect("changes");
+    let summary = ChangeSetSummary {
+        intent: receipt.intent,
+        agent: receipt.agent.clone(),
+        tool: receipt.tool.clone(),
+        mode: FileEffects::Staged,
+        state,
+        count: changes.count,
+        digest: changes.digest,
+        bytes: 1,
+        since: NOW,
+        until: LATER,
+    };
+    let set = ChangeSet { summary, decisions: vec![Arc::clone(&receipt)], receipt };
+    skeleton(&set_body(viewer(&caller), &set, None, Some("notice"), NOW))
 }
 
 /// The page of a node in a fleet.
@@ -431,13 +455,19 @@ async fn receipts_of_hostile_text_render_as_text() {
     journal.flush().await.unwrap();
 
     let mut shapes = std::collections::BTreeSet::new();
+    let mut states = [ChangeState::Waiting, ChangeState::InForce, ChangeState::Discarded].into_iter().cycle();
     for intent in &intents {
         let record = journal.records.run_record(*intent).await.unwrap().unwrap();
+        let harmless = twin_record(&record);
         let page = run_page(&record);
-        assert_eq!(page, run_page(&twin_record(&record)), "{intent}");
+        assert_eq!(page, run_page(&harmless), "{intent}");
+        shapes.insert(page);
+        let state = states.next().unwrap();
+        let page = changes_page(&record, state);
+        assert_eq!(page, changes_page(&harmless, state), "{intent} {state:?}");
         shapes.insert(page);
     }
-    assert!(shapes.len() > 10, "the pages have no variety: {}", shapes.len());
+    assert!(shapes.len() > 20, "the pages have no variety: {}", shapes.len());
 
     let mut before = None;
     let mut runs = 0;

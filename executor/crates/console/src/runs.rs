@@ -392,7 +392,9 @@ fn limits(receipt: &Receipt) -> Markup {
                     (effects.as_str()) ", set by " (by(usage.effects.layer))
                     @if let Some(changes) = &usage.changes {
                         "; " (changes.count)
-                        @if receipt.outcome.end.status() == Status::Staged { " waited for a decision" } @else { " took effect" }
+                        @if DECISION_TOOLS.contains(&receipt.tool.as_str()) { " were decided on" }
+                        @else if receipt.outcome.end.status() == Status::Staged { " waited for a decision" }
+                        @else { " took effect" }
                     }
                 }
             }
