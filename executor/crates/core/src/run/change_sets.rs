@@ -376,7 +376,7 @@ impl ChangeSets {
         let author = right.author();
         self.policies.check_authors(summary.intent, std::slice::from_ref(&author), None)?;
         let verdict = self.journal.records.verdict(summary.intent)?;
-        let risk_score = verdict.and_then(|verdict| verdict.risk_score);
+        let risk_score = verdict.and_then(|verdict| verdict.risk).map(|risk| risk.score);
         let rules = &self.settings.approval_rules;
         let message = match required_approvals(rules, &summary.tool, risk_score) {
             None => return Ok(()),

@@ -484,7 +484,7 @@ fn permits_run(verdict: &Verdict) -> bool {
 /// Maps a receipt to the answer to `a2g/execute`: every end but a success is a fault.
 fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
-        End::Returned(_) => Ok(receipt),
+        End::Returned(_) | End::Staged(_) => Ok(receipt),
         End::LimitReached(limit) => {
             let limit = *limit;
             Err(Fault::LimitReached(receipt, limit))

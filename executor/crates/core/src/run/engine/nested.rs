@@ -571,7 +571,9 @@ fn parse_arguments(owner: &str, ArgumentText { text, held }: ArgumentText) -> Re
 /// The answer to a call that ran.
 fn answer(receipt: &Receipt) -> Result<CallAnswer, CallError> {
     let code = match &receipt.outcome.end {
-        End::Returned(result) => return Ok(CallAnswer::Result(result.as_str().to_owned())),
+        End::Returned(result) | End::Staged(result) => {
+            return Ok(CallAnswer::Result(result.as_str().to_owned()));
+        }
         End::ToolError { code, message, .. } => {
             let facts = facts_of(receipt);
             return Err(CallError { detail: detail(&facts), ..CallError::new(code, message.clone()) });
