@@ -60,7 +60,7 @@ impl Tool {
         self
     }
 
-    /// Declares the time at which its file changes take effect: `direct` or `atomic`.
+    /// Declares the time at which its file changes take effect: `direct`, `atomic` or `staged`.
     pub fn effects(mut self, word: &str) -> Self {
         self.limits.push(("effects".to_owned(), json!(word)));
         self

@@ -80,8 +80,9 @@ fn a_kill_at_any_step_leaves_the_changes_that_the_report_names() {
         return;
     }
     let catalogue = catalogue();
-    // Compiled once, so that the tool is ready below.
-    let mut home = Executor::start(Options::new().catalogue(&catalogue)).kill();
+    // Compiled once, so that the tool is ready below. Changes in force are not kept for an undo.
+    let options = Options::new().catalogue(&catalogue).set("effects.keep_days", 0);
+    let mut home = Executor::start(options).kill();
     let mut kills = 0;
     for round in 0..times(4 * CALLS.len()) {
         set_files(&home, &["go", "old"]);

@@ -220,6 +220,20 @@ impl Bench {
         harness::result(&cancelled)["cancelled"] == true
     }
 
+    /// Decides on the changes of a run by `a2g/commit`, `a2g/discard` or `a2g/undo`, which has to succeed. The decision has
+    /// a report of its own.
+    pub(super) fn decide(&self, method: &str, run: &Report) {
+        let intent = &run.0["intent_id"];
+        let params = match method {
+            "a2g/commit" => json!({ "intent": intent, "digest": run.0["usage"]["effects"]["digest"] }),
+            _without_digest => json!({ "intent": intent }),
+        };
+        let answer = self.executor.rpc(method, &params);
+        let report = result(&answer);
+        assert_eq!(report["status"], "SUCCESS", "{method}: {answer}");
+        self.books.note(report["intent_id"].as_str().expect("an id").to_owned(), &answer);
+    }
+
     /// Checks that the executor still works: `/health` answers, and the harmless tool runs.
     pub(super) fn assert_well(&self, after: &str) {
         let health = self.executor.client().request("GET", "/health", &[], b"");
@@ -391,6 +405,13 @@ impl CallAnswer {
         let report = Report(harness::result(&self.response).clone());
         assert_eq!(report.0["status"], "SUCCESS", "{self:?}");
         assert!(report.0.get("error").is_none_or(Value::is_null), "{self:?}");
+        report
+    }
+
+    /// Asserts that the call succeeded and that its file changes wait for a decision, and returns its report.
+    pub(super) fn staged(self) -> Report {
+        let report = Report(harness::result(&self.response).clone());
+        assert_eq!(report.0["status"], "STAGED", "{self:?}");
         report
     }
 

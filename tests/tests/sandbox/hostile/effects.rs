@@ -1,10 +1,12 @@
-//! Guests whose file changes take effect together: before their end, and after any end but a success, nothing has changed.
+//! Guests whose file changes take effect together, at the end of the run or after a decision: before that, and after any end
+//! but a success, nothing has changed.
 
 use super::bench::{Bench, Call};
 use super::ceilings::spent;
 use super::disk::Disk;
-use harness::eventually;
 use harness::guests::{Guest, errno};
+use harness::{eventually, result};
+use serde_json::json;
 use std::fs;
 use std::io::Write as _;
 
@@ -56,6 +58,37 @@ fn call<'a>(bench: &'a Bench, tool: &str) -> Call<'a> {
     bench.call(tool).scope("/jobs/**").condition("effects:atomic")
 }
 
+fn staged<'a>(bench: &'a Bench, tool: &str) -> Call<'a> {
+    bench.call(tool).scope("/jobs/**").condition("effects:staged")
+}
+
+/// Looks at what [`CHANGES`] changes.
+const LOOKS: &str = r#"
+    (call $note (call $open (i32.const 3) @"inside.txt"))
+    (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
+    (call $note (i32.load (i32.const 512)))
+    (call $note (call $open (i32.const 3) @"dir/deep.txt"))
+    (call $note (call $open (i32.const 3) @"empty"))
+    (call $note (call $open (i32.const 3) @"made/moved.txt"))
+    (call $note (call $open (i32.const 3) @"dir/folder/within.txt"))"#;
+
+/// The notes of [`LOOKS`] before the changes.
+fn notes_of_originals() -> Vec<u64> {
+    let original = u64::from(u32::from_le_bytes(*b"jobs"));
+    vec![0, 0, original, 0, 0, errno::NOENT, errno::NOENT]
+}
+
+/// Asserts that the changes of [`CHANGES`] are in force.
+fn assert_changed(disk: &Disk) {
+    let content = |path: &str| fs::read_to_string(disk.at("jobs").join(path)).expect("a file");
+    assert_eq!(content("made/moved.txt"), "hello");
+    assert_eq!(content("inside.txt"), "JOBS/inside.txt");
+    assert_eq!(content("dir/folder/within.txt"), "jobs/folder/within.txt");
+    for gone in ["new.txt", "dir/deep.txt", "empty", "folder"] {
+        assert!(!disk.at("jobs").join(gone).exists(), "{gone}");
+    }
+}
+
 /// The number of files in which runs keep changed contents.
 fn staged_files(bench: &Bench) -> usize {
     let runs = bench.executor.home().journal().with_file_name("effects").join("journal.db");
@@ -71,26 +104,16 @@ fn assert_folder_removed(bench: &Bench) {
 #[test]
 fn changes_are_seen_by_their_run_only_until_it_succeeds() {
     let disk = disk();
-    let looks = r#"
-        (call $note (call $open (i32.const 3) @"inside.txt"))
-        (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
-        (call $note (i32.load (i32.const 512)))
-        (call $note (call $open (i32.const 3) @"dir/deep.txt"))
-        (call $note (call $open (i32.const 3) @"empty"))
-        (call $note (call $open (i32.const 3) @"made/moved.txt"))
-        (call $note (call $open (i32.const 3) @"dir/folder/within.txt"))"#;
     let bench =
-        disk.bench([("changes", Guest::new(format!("{CHANGES}{WAITS}"))), ("looks", Guest::new(looks))]);
+        disk.bench([("changes", Guest::new(format!("{CHANGES}{WAITS}"))), ("looks", Guest::new(LOOKS))]);
     let before = disk.inside();
-    let original = u64::from(u32::from_le_bytes(*b"jobs"));
     let answer = std::thread::scope(|scope| {
         let running = scope.spawn(|| call(&bench, "changes").grant("timeout_seconds", 60).send());
         // `new.txt`, the copy of `inside.txt`, and `ready`.
         eventually("it has made its changes", || (staged_files(&bench) == 3).then_some(()));
         assert_eq!(disk.inside(), before);
         for seen in [bench.call("looks").scope("/jobs/**"), call(&bench, "looks")] {
-            let notes = seen.send().success().notes();
-            assert_eq!(notes, [0, 0, original, 0, 0, errno::NOENT, errno::NOENT]);
+            assert_eq!(seen.send().success().notes(), notes_of_originals());
         }
         assert_eq!(disk.inside(), before);
         fs::write(disk.at("jobs/go"), "").expect("a file");
@@ -100,14 +123,43 @@ fn changes_are_seen_by_their_run_only_until_it_succeeds() {
     assert_eq!(report.notes(), notes_of_changes());
     assert_eq!(report.effects(), Some(("atomic", "condition")));
     assert!(report.denied().is_empty(), "{report:?}");
-    let content = |path: &str| fs::read_to_string(disk.at("jobs").join(path)).expect("a file");
-    assert_eq!(content("made/moved.txt"), "hello");
-    assert_eq!(content("inside.txt"), "JOBS/inside.txt");
-    assert_eq!(content("dir/folder/within.txt"), "jobs/folder/within.txt");
-    for gone in ["new.txt", "dir/deep.txt", "empty", "folder"] {
-        assert!(!disk.at("jobs").join(gone).exists(), "{gone}");
+    assert_changed(&disk);
+    bench.decide("a2g/undo", &report);
+    assert_folder_removed(&bench);
+}
+
+/// Neither the end of the run nor its answer lets them take effect.
+#[test]
+fn staged_changes_are_seen_by_nobody_until_they_are_committed() {
+    let disk = disk();
+    let bench = disk.bench([("changes", Guest::new(CHANGES)), ("looks", Guest::new(LOOKS))]);
+    let before = disk.inside();
+    for decision in ["a2g/discard", "a2g/commit"] {
+        let run = staged(&bench, "changes").send().staged();
+        assert_eq!(run.notes(), notes_of_changes(), "the run itself sees its changes");
+        assert_eq!(run.effects(), Some(("staged", "condition")));
+        assert!(run.denied().is_empty(), "{run:?}");
+        let looks = bench.call("looks").scope("/jobs/**");
+        for seen in [looks, call(&bench, "looks"), staged(&bench, "looks")] {
+            assert_eq!(seen.send().success().notes(), notes_of_originals());
+        }
+        assert_eq!(disk.inside(), before, "nothing is in force before the decision");
+        bench.decide(decision, &run);
+        if decision == "a2g/discard" {
+            assert_eq!(disk.inside(), before);
+            assert_folder_removed(&bench);
+        } else {
+            assert_changed(&disk);
+            let notes = bench.call("looks").scope("/jobs/**").send().success().notes();
+            assert_eq!(notes[2], u64::from(u32::from_le_bytes(*b"JOBS")));
+            assert_eq!(notes[3..], [errno::NOENT, errno::NOENT, 0, 0]);
+            bench.decide("a2g/undo", &run);
+        }
     }
     assert_folder_removed(&bench);
+    let content = fs::read_to_string(disk.at("jobs/inside.txt")).expect("a file");
+    assert_eq!(content, "jobs/inside.txt");
+    assert!(disk.at("jobs/empty").is_dir() && disk.at("jobs/dir/deep.txt").is_file());
 }
 
 #[test]
@@ -124,12 +176,16 @@ fn any_end_but_a_success_leaves_no_change() {
     let bench = disk.bench(guests);
     let before = disk.inside();
     for (tool, _) in ends {
-        let answer = call(&bench, tool).grant("timeout_seconds", 2).send();
-        let status = &answer.response["error"]["data"]["report"]["status"];
-        assert!(*status == "FAILURE" || *status == "TIMEOUT", "{tool}: {answer:?}");
-        assert_eq!(disk.inside(), before, "{tool}");
-        assert_folder_removed(&bench);
+        for tried in [call(&bench, tool), staged(&bench, tool)] {
+            let answer = tried.grant("timeout_seconds", 2).send();
+            let status = &answer.response["error"]["data"]["report"]["status"];
+            assert!(*status == "FAILURE" || *status == "TIMEOUT", "{tool}: {answer:?}");
+            assert_eq!(disk.inside(), before, "{tool}");
+            assert_folder_removed(&bench);
+        }
     }
+    let sets = bench.executor.rpc("a2g/effects", &json!({}));
+    assert_eq!(result(&sets)["sets"], json!([]), "nothing waits for a decision");
 }
 
 #[test]
@@ -145,11 +201,13 @@ fn what_leads_out_of_the_folder_is_refused_as_without() {
         r#"(call $path_symlink @"../outside" (i32.const 3) @"link")"#,
         r#"(call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"linked")"#,
     ];
-    disk().try_calls(&refused, &["/jobs/**"], Some("effects:atomic"), |_, call, report| {
-        let noted = report.notes();
-        assert!(noted == [errno::PERM] || noted == [errno::NOTCAPABLE], "{call}: {noted:?}");
-        assert!(!report.denied().is_empty(), "{call}: {report:?}");
-    });
+    for condition in ["effects:atomic", "effects:staged"] {
+        disk().try_calls(&refused, &["/jobs/**"], Some(condition), |_, call, report| {
+            let noted = report.notes();
+            assert!(noted == [errno::PERM] || noted == [errno::NOTCAPABLE], "{call}: {noted:?}");
+            assert!(!report.denied().is_empty(), "{call}: {report:?}");
+        });
+    }
 }
 
 #[test]
