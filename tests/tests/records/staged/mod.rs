@@ -4,6 +4,7 @@
 //! The tests decide over A2G as people with different roles, and compare the workspace, `a2g/effects`, the journal and the
 //! reports that a governor in a process of its own has received.
 
+mod command_line;
 mod conflicts;
 mod decisions;
 mod limits;
