@@ -9,6 +9,7 @@ use a2g_overlay::{
     Change, ChangeKind, DiffBudget, Difference, Effects, EntryKind, EntryPath, LowerRoot, NewContent,
     NewEntry, Upper,
 };
+use a2g_types::clock::Clock;
 use a2g_types::outcome::{
     ChangeWord, ChangedRange, EntryWord, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
 };
@@ -33,14 +34,20 @@ const ENTRY_BYTES: usize = 96;
 ///
 /// # Errors
 /// The reason why there is no complete list of deletions and moves, as a clause.
-pub(super) fn list(effects: &Effects, roots: &RunRoots, upper: &Upper) -> Result<Vec<ShownChange>, String> {
+pub(super) fn list(
+    effects: &Effects,
+    roots: &RunRoots,
+    upper: &Upper,
+    clock: &dyn Clock,
+) -> Result<Vec<ShownChange>, String> {
     let mut list = List {
         roots,
         upper,
         shown: Vec::new(),
         removal_bytes: 0,
         other_bytes: 0,
-        deadline: Instant::now() + MAX_DIFF_TIME,
+        deadline: clock.monotonic() + MAX_DIFF_TIME,
+        clock,
     };
     // The list of changes has the deletions first, then the moves.
     for change in &effects.changes {
@@ -64,6 +71,7 @@ struct List<'a> {
     removal_bytes: usize,
     other_bytes: usize,
     deadline: Instant,
+    clock: &'a dyn Clock,
 }
 
 impl List<'_> {
@@ -168,7 +176,7 @@ impl List<'_> {
         };
         let room = MAX_SHOWN_BYTES.saturating_sub(self.other_bytes).min(MAX_DIFF_BYTES);
         shown.is_diff_cut = true;
-        if room == 0 || Instant::now() >= self.deadline {
+        if room == 0 || self.clock.monotonic() >= self.deadline {
             return;
         }
         let budget = DiffBudget { max_bytes: room, deadline: self.deadline };

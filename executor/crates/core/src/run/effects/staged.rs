@@ -9,6 +9,7 @@ use a2g_capability::Permit;
 use a2g_overlay::{Effects, Upper};
 use a2g_runtime::aside::run_aside;
 use a2g_types::call::Call;
+use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::limit::FileEffects;
 use a2g_types::outcome::{FileChanges, Receipt};
@@ -95,17 +96,18 @@ impl StagedChanges {
         self.guests.take()
     }
 
-    /// Lets all changes take effect, or none; those of a staged run wait for a decision from `now` on.
+    /// Lets all changes take effect, or none; those of a staged run wait for a decision from now on.
     ///
     /// # Errors
     /// The reason why none did, as a clause.
-    pub(in crate::run) async fn settle(self, now: OffsetDateTime) -> Result<Settled, String> {
+    pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, String> {
         let effects = Arc::clone(&self.effects);
         let owner = self.owner.clone();
-        effects.in_turn(&owner, move || self.settle_now(now)).await
+        let clock = Arc::clone(clock);
+        effects.in_turn(&owner, move || self.settle_now(&*clock)).await
     }
 
-    fn settle_now(self, now: OffsetDateTime) -> Result<Settled, String> {
+    fn settle_now(self, clock: &dyn Clock) -> Result<Settled, String> {
         let Self { effects, mut folder, upper, guests: _, roots, mode, owner } = self;
         let list = list_changes(&upper, &roots)?;
         if let Err(path) = roots.check_granted(&list) {
@@ -123,7 +125,7 @@ impl StagedChanges {
             FileEffects::Direct | FileEffects::Atomic => false,
         };
         if waits {
-            changes.shown = shown::list(&list, &roots, &upper)?;
+            changes.shown = shown::list(&list, &roots, &upper, clock)?;
         }
         let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
         if !waits {
@@ -132,9 +134,9 @@ impl StagedChanges {
         }
         let run = RunChanges { folder, upper, store, roots };
         let kept = if waits {
-            Kept::Waiting(WaitingChanges::new(effects, run, now).map_err(|error| no_space(&error))?)
+            Kept::Waiting(WaitingChanges::new(effects, run, clock.now()).map_err(|error| no_space(&error))?)
         } else {
-            Kept::InForce(AppliedChanges::commit(effects, run, owner, &list, now)?)
+            Kept::InForce(AppliedChanges::commit(effects, run, owner, &list, clock.now())?)
         };
         Ok(Settled { changes, kept: Some(kept) })
     }

@@ -27,6 +27,7 @@ use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
 use a2g_sandbox::{Calls, Outside};
 use a2g_types::call::{Call, Door};
+use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt, Status};
@@ -35,7 +36,6 @@ use futures_util::FutureExt as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use time::OffsetDateTime;
 use tracing::Instrument as _;
 
 /// The time that the executor itself has spent on a call, and the time in the queue.
@@ -344,7 +344,7 @@ impl Started {
         };
         check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
         // A cancellation from here on comes too late, and gets the receipt.
-        let kept = settle(changes, &mut outcome, engine.clock.now()).await;
+        let kept = settle(changes, &mut outcome, &engine.clock).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
@@ -356,13 +356,17 @@ impl Started {
 
 /// Lets the file changes of a successful run take effect, or wait if it is staged, and discards those of any other. If that
 /// is not possible, the run is a failure.
-async fn settle(staged: Option<StagedChanges>, outcome: &mut Outcome, now: OffsetDateTime) -> Option<Kept> {
+async fn settle(
+    staged: Option<StagedChanges>,
+    outcome: &mut Outcome,
+    clock: &Arc<dyn Clock>,
+) -> Option<Kept> {
     let run_changes = staged?;
     match outcome.end.status() {
         Status::Success => {}
         Status::Staged | Status::Failure | Status::Timeout | Status::Aborted => return None,
     }
-    match run_changes.settle(now).await {
+    match run_changes.settle(clock).await {
         Ok(Settled { changes, kept }) => {
             outcome.usage.changes = Some(changes);
             if let (Some(Kept::Waiting(_)), End::Returned(result)) = (&kept, &outcome.end) {
