@@ -69,8 +69,8 @@ const EFFECTS: &str = "\
 A run under `effects = \"staged\"` changes no file. If it succeeds, it ends as
 STAGED: its changes wait until a person commits or discards them, and are
 discarded when they expire (`effects.decide_within_hours`). No decision runs the
-tool again. Changes in force, also those of runs under `atomic`, can be undone for
-`effects.keep_days`, as long as no file of them has changed since.
+tool again. Changes in force, also those of runs under `atomic`, can be undone
+for `effects.keep_days`, as long as no file of them has changed since.
 
 INTENT is the id of the run, or its first block as in the list. A commit covers
 exactly the changes that were shown, and all or none of them take effect. Each
