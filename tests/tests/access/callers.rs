@@ -82,6 +82,10 @@ fn each_role_may_call_its_own_methods_only() {
         ("a2g/stop", json!({ "target": { "agent_did": OTHER }, "reason": "a test" }), &["operator"]),
         ("a2g/resume", json!({ "target": { "agent_did": OTHER } }), &["operator"]),
         ("a2g/stops", json!({}), &["operator"]),
+        ("a2g/effects", json!({}), everybody),
+        ("a2g/commit", json!({ "intent": intent_id(), "digest": "0".repeat(64) }), &["governor", "approver"]),
+        ("a2g/discard", json!({ "intent": intent_id() }), everybody),
+        ("a2g/undo", json!({ "intent": intent_id() }), &["governor", "approver"]),
         ("g2a/policy", policy, &["governor"]),
         ("g2a/revoke", json!({ "agent_did": OTHER }), &["governor"]),
         (

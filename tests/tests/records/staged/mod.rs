@@ -221,10 +221,9 @@ impl StagedRun {
     }
 }
 
-/// The report of a decision that was made and has this status.
+/// The report of a decision that was made and has this status. One that fails is no error: it was made, and recorded.
 pub(crate) fn decided(answer: &Value, status: &str) -> Value {
-    let report = answer.get("result").or_else(|| answer.pointer("/error/data/report"));
-    let report = report.unwrap_or_else(|| panic!("nothing was decided: {answer}"));
+    let report = result(answer);
     assert_eq!(report["status"], status, "{answer}");
     report.clone()
 }
