@@ -1,7 +1,7 @@
 //! `stop` and `resume`: an operator's stops of a running executor, over its A2G door.
 
 use super::UsageError;
-use super::arguments::{ExecutorAddress, ResumeCommand, StopCommand, TargetOptions};
+use super::arguments::{ResumeCommand, StopCommand, TargetOptions};
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
 use super::output::{note, one_line, print};
