@@ -1,4 +1,5 @@
-//! Follows a call until its task ends, even if the client disconnects.
+//! Follows a call until its task ends, even if the client disconnects. The task of a staged run ends with the decision on
+//! its file changes, wherever somebody makes it.
 
 pub(super) mod decisions;
 
@@ -7,16 +8,17 @@ use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::{
     DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
 };
+use a2g_http::staged::{staged_state, wait_until_decided};
 use a2g_journal::JournalTask;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
-use a2g_types::outcome::{AbortReason, Receipt};
+use a2g_types::outcome::{AbortReason, ChangeState, Receipt};
 use a2g_types::verdict::Verdict;
 use a2g_wire::a2a::fault;
 use a2g_wire::a2a::governance::{Feedback, GOVERNOR_SOURCE, PendingPermission, permission_options};
-use a2g_wire::a2a::message::{Part, TaskState, TaskUpdate};
-use serde_json::json;
+use a2g_wire::a2a::message::{TaskState, TaskUpdate};
+use a2g_wire::staged::changes_of;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -46,13 +48,17 @@ impl TaskPersistence for A2aTaskPersistence {
     }
 }
 
-/// Ends the task of a finished run. `verdict` allowed the run; `None` if the governor was not asked in this call.
+/// Ends the task of a finished run, or lets it wait for a decision on the file changes. `verdict` allowed the run; `None`
+/// if the governor was not asked in this call.
 fn end_record(
     record: &mut TaskRecord,
     receipt: &Receipt,
     verdict: Option<&Verdict>,
     now: OffsetDateTime,
 ) -> Vec<TaskUpdate> {
+    if record.asks_about_changes() {
+        return Vec::new();
+    }
     if let Some(verdict) = verdict {
         let summary = format!("{} by the governor", verdict.decision.as_str());
         record.add_decision(GOVERNOR_SOURCE, true, now, &summary);
@@ -116,6 +122,7 @@ impl Follower {
         match answer {
             Ok(IntentAnswer { verdict, receipt: Some(receipt) }) => {
                 self.finish(handle, &receipt, Some(&verdict)).await;
+                self.follow_changes(handle, &receipt).await;
             }
             Ok(IntentAnswer { verdict, receipt: None }) => {
                 self.prompt(handle, &verdict).await;
@@ -150,9 +157,13 @@ impl Follower {
         let stopped = handle.is_stopped();
         // A person's decision that is being recorded ends the task, with its own message. So this waits until the
         // decision is recorded.
-        let _directive_recorded = handle.directive.lock().await;
+        let directive_recorded = handle.directive.lock().await;
         match outcome {
-            Ok(Some(receipt)) => self.finish(handle, &receipt, None).await,
+            Ok(Some(receipt)) => {
+                self.finish(handle, &receipt, None).await;
+                drop(directive_recorded);
+                self.follow_changes(handle, &receipt).await;
+            }
             Ok(None) if stopped => {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
@@ -197,16 +208,10 @@ impl Follower {
                     tool_call_id: handle.id.to_string(),
                     tool_id: tool,
                     options: permission_options(),
-                    summary: vec![summary.clone()],
+                    summary: vec![summary],
                     created_at: now,
                 };
-                let prompt = json!({
-                    "toolCallId": pending.tool_call_id,
-                    "toolId": pending.tool_id,
-                    "permission_options": pending.options,
-                });
-                let parts =
-                    vec![Part::text(summary), Part::data(prompt.as_object().cloned().unwrap_or_default())];
+                let parts = pending.parts();
                 record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
                 record.governance.pending_permissions.push(pending);
                 vec![record.set_state(TaskState::InputRequired, parts, now)]
@@ -214,9 +219,9 @@ impl Follower {
             .await;
     }
 
-    /// Ends the task of a finished run. `verdict` allowed the run; `None` if the governor was not asked in this call.
-    /// The receipt is on the disk, usually in the same transaction as the task's end; if not, a restart derives the
-    /// same end from the receipt.
+    /// Ends the task of a finished run, or lets it wait for a decision on the file changes. `verdict` allowed the run; `None`
+    /// if the governor was not asked in this call. The receipt is on the disk, usually in the same transaction as the
+    /// task's end; if not, a restart derives the same end from the receipt.
     async fn finish(&self, handle: &TaskHandle, receipt: &Receipt, verdict: Option<&Verdict>) {
         if handle.publish(true) {
             return;
@@ -233,6 +238,30 @@ impl Follower {
         let allowed_by = verdict.or(stored.as_ref());
         let now = self.executor.clock().now();
         handle.change(|record| end_record(record, receipt, allowed_by, now)).await;
+    }
+
+    /// Waits until somebody has decided on the file changes of a staged run, and ends its task. The task of any other run
+    /// has ended.
+    async fn follow_changes(&self, handle: &TaskHandle, receipt: &Receipt) {
+        if !handle.record().asks_about_changes() {
+            return;
+        }
+        tokio::select! {
+            () = wait_until_decided(&self.executor, receipt) => {}
+            by = handle.wait_for_stop() => {
+                // Discards them, unless somebody else was faster.
+                self.cancel_run(handle.id, &by).await;
+                wait_until_decided(&self.executor, receipt).await;
+            }
+        }
+        // An answer at this door that is being recorded ends the task, with the name of the caller.
+        let _answer_recorded = handle.directive.lock().await;
+        let state = staged_state(&self.executor, receipt).await;
+        let is_discarded = state.as_ref().is_some_and(|state| state.state == ChangeState::Discarded);
+        // The cancellation of a task is recorded with its caller.
+        let decided_by = (!(is_discarded && handle.is_stopped())).then_some(BY_DIRECTIVE);
+        let now = self.executor.clock().now();
+        handle.settle(|record| record.end_with_changes(receipt, state.as_ref(), decided_by, now)).await;
     }
 
     /// Ends the task of an intent that is denied at all nodes of the fleet.
@@ -280,6 +309,9 @@ impl Follower {
             // If the servers do not answer, the task is followed until they do.
             let may_wait = self.executor.queries.may_still_wait(handle.id).await.unwrap_or(true);
             match self.executor.queries.status(handle.id).await? {
+                Some((_, IntentState::Finished(Some(receipt)))) if changes_of(&receipt).is_some() => {
+                    self.follow(handle);
+                }
                 Some((_, IntentState::Finished(Some(receipt)))) => {
                     self.finish(&handle, &receipt, None).await;
                 }

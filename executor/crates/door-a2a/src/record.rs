@@ -3,21 +3,24 @@
 //! ```text
 //! from            to
 //! submitted       working, input-required, rejected, failed, canceled
-//! input-required  submitted (a message has the call), working (a person has approved), rejected, canceled
-//! working         completed, failed, canceled
+//! input-required  submitted (a message has the call), working (a person has approved), rejected, canceled,
+//!                 completed (the file changes are in force)
+//! working         completed, failed, canceled, input-required (the file changes wait)
 //! ```
 //! A task whose intent runs through another door ends without `working`.
 
 use a2g_journal::JournalTask;
 use a2g_types::failure_message::failure_details;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::Receipt;
-use a2g_wire::a2a::governance::{Governance, PermissionDecision};
+use a2g_types::outcome::{ChangeState, FileChanges, Receipt};
+use a2g_types::tool::COMMIT_TOOL;
+use a2g_wire::a2a::governance::{Governance, PendingPermission, PermissionDecision, changes_options};
 use a2g_wire::a2a::message::{
     ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
 };
 use a2g_wire::a2a::push::PushConfig;
 use a2g_wire::a2a::{encode, fault};
+use a2g_wire::staged::{StagedState, changes_of};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use time::OffsetDateTime;
@@ -101,6 +104,11 @@ impl TaskRecord {
         !self.governance.pending_permissions.is_empty()
     }
 
+    /// Returns `true` while the prompt is about the file changes of a run that has ended.
+    pub(super) fn asks_about_changes(&self) -> bool {
+        self.governance.pending_permissions.iter().any(|pending| pending.tool_id == COMMIT_TOOL)
+    }
+
     /// Enters a state and returns the update. The message of a previous `input-required` moves to the history.
     pub(super) fn set_state(
         &mut self,
@@ -153,9 +161,10 @@ impl TaskRecord {
         self.governance.permission_decisions.push(decision);
     }
 
-    /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
+    /// Ends the task with the outcome of its run, or lets it wait for a decision on the file changes, and returns updates
+    /// for the artifacts and the new state.
     pub(super) fn end_with_receipt(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
-        if self.state().is_terminal() {
+        if self.state().is_terminal() || self.asks_about_changes() {
             return Vec::new();
         }
         let already_sent = self.task.artifacts.len();
@@ -163,12 +172,68 @@ impl TaskRecord {
         self.task.metadata = Some(encode::run_metadata(receipt));
         let new = self.task.artifacts.iter().skip(already_sent).cloned().collect::<Vec<_>>();
         let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
+        if let Some(changes) = changes_of(receipt) {
+            updates.push(self.ask_about_changes(receipt, changes, now));
+            return updates;
+        }
         let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
             (_, Some(reason)) => vec![Part::text(reason), Part::data(failure_details(receipt))],
         };
         updates.push(self.set_state(fault::end_for_receipt(receipt).0, parts, now));
         updates
+    }
+
+    fn ask_about_changes(
+        &mut self,
+        receipt: &Receipt,
+        changes: &FileChanges,
+        now: OffsetDateTime,
+    ) -> TaskUpdate {
+        let summary = format!(
+            "A person has to decide whether the file changes of `{}` ({}) take effect: none of them is in force",
+            receipt.tool, changes.count
+        );
+        let pending = PendingPermission {
+            tool_call_id: self.task.id.clone(),
+            tool_id: COMMIT_TOOL.to_owned(),
+            options: changes_options(),
+            summary: vec![summary],
+            created_at: now,
+        };
+        let parts = pending.parts();
+        self.governance.pending_permissions = vec![pending];
+        self.set_state(TaskState::InputRequired, parts, now)
+    }
+
+    /// Ends the task of a staged run whose file changes no longer wait. `decided_by` is the source of the decision to record,
+    /// if it is not recorded otherwise.
+    pub(super) fn end_with_changes(
+        &mut self,
+        receipt: &Receipt,
+        state: Option<&StagedState>,
+        decided_by: Option<&str>,
+        now: OffsetDateTime,
+    ) -> Vec<TaskUpdate> {
+        if !self.asks_about_changes() {
+            return Vec::new();
+        }
+        // Not known: the journal is busy, and no longer has them as waiting.
+        let task_state = match state.map(|state| state.state) {
+            Some(ChangeState::Discarded) => TaskState::Canceled,
+            Some(ChangeState::Waiting | ChangeState::InForce | ChangeState::Kept | ChangeState::Undone)
+            | None => TaskState::Completed,
+        };
+        if let Some(source) = decided_by {
+            let is_committed = task_state == TaskState::Completed;
+            let summary = if is_committed {
+                "the file changes were committed"
+            } else {
+                "the file changes were discarded"
+            };
+            self.add_decision(source, is_committed, now, summary);
+        }
+        vec![self.set_state(task_state, encode::changes_parts(receipt, state), now)]
     }
 
     /// The current status as an update.

@@ -3,15 +3,21 @@
 use super::Follower;
 use crate::record::TaskRecord;
 use crate::tasks::TaskHandle;
-use a2g_core::run::DirectiveOutcome;
-use a2g_govern::Caller;
+use a2g_core::run::{DirectiveOutcome, IntentState, all_agents};
+use a2g_govern::{Caller, DecisionRight};
+use a2g_http::staged::staged_state;
+use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::verdict::Directive;
 use a2g_wire::a2a::fault::Problem;
 use a2g_wire::a2a::message::TaskState;
+use a2g_wire::staged::changes_of;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The member of a message that answers a permission prompt.
+const ANSWER: &str = "/permissionOptionId";
+const NOT_PENDING: &str = "no permission prompt of this task is pending";
 /// Maximum wait for the end of a canceled run before `tasks/cancel` is answered.
 pub(crate) const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -73,10 +79,7 @@ impl Follower {
     ) -> Result<Arc<TaskRecord>, Problem> {
         // Whoever may read the task learns that there is nothing to answer, with or without the right to decide.
         if !handle.record().is_prompting() {
-            return Err(Problem::invalid(
-                "/permissionOptionId",
-                "no permission prompt of this task is pending",
-            ));
+            return Err(Problem::invalid(ANSWER, NOT_PENDING));
         }
         let Some(right) = caller.decision_right() else {
             let message = format!(
@@ -85,12 +88,15 @@ impl Follower {
             );
             return Err(self.executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message).into());
         };
+        if handle.record().asks_about_changes() {
+            return self.decide_changes(caller, right, handle, approved).await;
+        }
         let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
         let outcome = self.executor.operator.apply_directive(&directive, right).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
-            Fault::invalid("/permissionOptionId", message)
+            Fault::invalid(ANSWER, message)
         })?;
         let now = self.executor.clock().now();
         handle
@@ -111,6 +117,43 @@ impl Follower {
                 record.end_without_run(TaskState::Rejected, summary, now)
             })
             .await;
+        Ok(handle.record())
+    }
+
+    /// Answers the prompt about the file changes of a staged run. If they cannot take effect, the prompt stays.
+    async fn decide_changes(
+        &self,
+        caller: &Caller,
+        right: DecisionRight<'_>,
+        handle: &TaskHandle,
+        approved: bool,
+    ) -> Result<Arc<TaskRecord>, Problem> {
+        let Some((_, IntentState::Finished(Some(receipt)))) = self.executor.queries.status(handle.id).await?
+        else {
+            return Err(Problem::invalid(ANSWER, NOT_PENDING));
+        };
+        let Some(changes) = changes_of(&receipt) else {
+            return Err(Problem::invalid(ANSWER, NOT_PENDING));
+        };
+        let _until_recorded = handle.directive.lock().await;
+        tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a prompt about file changes was answered");
+        let sets = &self.executor.changes;
+        let decided = match approved {
+            // The task has the list of these changes.
+            true => sets.commit(handle.id, &changes.digest, right).await,
+            false => sets.discard(handle.id, &all_agents, right.by()).await,
+        };
+        let decision = decided.map_err(|fault| {
+            let Fault::InvalidRequest(message) = fault else { return fault };
+            Fault::invalid(ANSWER, message)
+        })?;
+        if let Some(reason) = failure_message::describe(&decision.outcome) {
+            return Err(Problem::invalid(ANSWER, &reason));
+        }
+        let state = staged_state(&self.executor, &receipt).await;
+        let now = self.executor.clock().now();
+        let by = source(caller);
+        handle.change(|record| record.end_with_changes(&receipt, state.as_ref(), Some(&by), now)).await;
         Ok(handle.record())
     }
 }

@@ -4,7 +4,8 @@ use super::Dialect;
 use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskArtifact, TaskUpdate};
 use super::page::PageToken;
 use crate::jsonrpc::{self, Id};
-use crate::to_raw;
+use crate::staged::{self, StagedState};
+use crate::{measurements, to_raw};
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::{self, End, LogLine, Progress, Receipt};
 use base64::Engine as _;
@@ -184,12 +185,31 @@ pub fn artifact(output: &outcome::Artifact, index: usize) -> TaskArtifact {
     }
 }
 
-/// The artifacts of a run in order, followed by its result.
+/// The artifacts of a run in order, followed by its result, and the file changes of a staged run.
 #[must_use]
 pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
     let outputs = receipt.outcome.output.artifacts.iter().enumerate();
     let artifacts = outputs.map(|(index, output)| artifact(output, index));
-    artifacts.chain(result(&receipt.outcome.end)).collect()
+    artifacts.chain(result(&receipt.outcome.end)).chain(changes(receipt)).collect()
+}
+
+/// The file changes of a staged run as an artifact: a text, and `usage.effects` of the report. `None` for any other run.
+fn changes(receipt: &Receipt) -> Option<TaskArtifact> {
+    let list = staged::list(staged::changes_of(receipt)?);
+    Some(TaskArtifact {
+        artifact_id: "changes".to_owned(),
+        name: Some("changes".to_owned()),
+        parts: vec![Part::text(list), Part::data(measurements::effects(receipt))],
+    })
+}
+
+/// What has become of the file changes of a staged run, as message parts; empty for any other run.
+#[must_use]
+pub fn changes_parts(receipt: &Receipt, state: Option<&StagedState>) -> Vec<Part> {
+    let Some(changes) = staged::changes_of(receipt) else { return Vec::new() };
+    let effects = staged::short_member(receipt, state).unwrap_or_default();
+    let data = Map::from_iter([("effects".to_owned(), effects.into())]);
+    vec![Part::text(staged::sentence(changes, state)), Part::data(data)]
 }
 
 /// The result of a run as an artifact; `None` if the run was not successful.

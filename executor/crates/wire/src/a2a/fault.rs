@@ -200,7 +200,8 @@ pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
     (state, fault.sentence().into_owned(), data)
 }
 
-/// The state of a task that ran, with a sentence when the tool did not succeed.
+/// The state of a task that ran, with a sentence when the tool did not succeed. The task of a staged run waits before it has
+/// this state.
 #[must_use]
 pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
     let end = &receipt.outcome.end;

@@ -1,6 +1,7 @@
 //! Decisions of the governor and of people on a task: `GET /a2a/tasks/{id}/governor/history`, in the shapes of the
 //! A2A-ACP document.
 
+use super::message::Part;
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -44,13 +45,13 @@ pub struct PermissionDecision {
     pub metadata: Map<String, Value>,
 }
 
-/// A call that waits for a person.
+/// A call that waits for a person, or whose file changes do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingPermission {
     /// The id of the call's intent.
     pub tool_call_id: String,
-    /// The name of the tool.
+    /// The name of the tool; `effects.commit` if the file changes of the call wait.
     pub tool_id: String,
     /// The possible answers.
     pub options: Vec<PermissionOption>,
@@ -101,10 +102,34 @@ pub struct FeedbackResult {
 /// The two possible answers to a call that waits.
 #[must_use]
 pub fn permission_options() -> Vec<PermissionOption> {
-    [(APPROVED, "Let it run as the governor granted it"), (DENIED, "Do not run it")]
+    options("Let it run as the governor granted it", "Do not run it")
+}
+
+/// The two possible answers about file changes that wait.
+#[must_use]
+pub fn changes_options() -> Vec<PermissionOption> {
+    options("Commit: all of the file changes take effect", "Discard: none of them takes effect")
+}
+
+fn options(approved: &str, denied: &str) -> Vec<PermissionOption> {
+    [(APPROVED, approved), (DENIED, denied)]
         .into_iter()
         .map(|(option_id, name)| PermissionOption { option_id: option_id.to_owned(), name: name.to_owned() })
         .collect()
+}
+
+impl PendingPermission {
+    /// The message of the task that waits.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        let prompt = json!({
+            "toolCallId": self.tool_call_id,
+            "toolId": self.tool_id,
+            "permission_options": self.options,
+        });
+        let question = Part::text(self.summary.join("\n"));
+        vec![question, Part::data(prompt.as_object().cloned().unwrap_or_default())]
+    }
 }
 
 impl PermissionDecision {

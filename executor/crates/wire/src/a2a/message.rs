@@ -158,11 +158,11 @@ pub enum TaskState {
     Submitted,
     /// The guest is running.
     Working,
-    /// Waiting for a message, or for a person's permission.
+    /// Waiting for a message, for a person's permission, or for a decision on file changes.
     InputRequired,
     /// The tool succeeded.
     Completed,
-    /// The run was cancelled.
+    /// The run was cancelled, or its file changes were discarded.
     Canceled,
     /// The tool failed, or a limit ended it.
     Failed,
@@ -215,7 +215,7 @@ pub struct TaskStatus {
 pub struct TaskArtifact {
     /// An id that is unique within the task.
     pub artifact_id: String,
-    /// The name that the tool gave the output; `result` for the result.
+    /// The name that the tool gave the output; `result` for the result, `changes` for file changes that wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The content.

@@ -5,8 +5,9 @@ use super::fault::{self, Problem};
 use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskState, TaskStatus};
 use super::{Dialect, card, encode};
 use crate::jsonrpc::Id;
-use crate::tests::{descriptor, map};
+use crate::tests::{committed, descriptor, map, receipt, staged_receipt, waiting};
 use a2g_types::fault::Fault;
+use a2g_types::outcome::End;
 use a2g_types::quantity::Timeout;
 use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use base64::Engine as _;
@@ -372,4 +373,25 @@ fn the_card_lists_the_supported_schemes_and_skills() {
     let jwts = card::public_card(&card::CardSettings { accepts_jwts: true, ..settings(true) }, &[]);
     assert_eq!(jwts["securitySchemes"]["jwt"]["bearerFormat"], "JWT");
     assert_eq!(jwts["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
+}
+
+#[test]
+fn a_staged_run_has_its_changes_as_an_artifact() {
+    let staged = staged_receipt(json!({ "path": "x" }));
+    let artifacts = json!(encode::artifacts(&staged));
+    assert_eq!(
+        (&artifacts[0]["artifactId"], &artifacts[1]["artifactId"]),
+        (&json!("result"), &json!("changes"))
+    );
+    let parts = &artifacts[1]["parts"];
+    assert!(parts[0]["text"].as_str().unwrap().contains("deleted file `/workspace/old`"), "{parts}");
+    assert_eq!(parts[1]["data"]["files"][0]["change"], "deleted");
+    assert_eq!(encode::run_metadata(&staged)["status"], "STAGED");
+    for (state, expected) in [(waiting(), "waiting"), (committed(), "in_force")] {
+        let parts = json!(encode::changes_parts(&staged, Some(&state)));
+        assert_eq!(parts[1]["data"]["effects"]["state"], expected, "{parts}");
+        assert_eq!(parts[0]["text"], parts[1]["data"]["effects"]["message"]);
+    }
+    let plain = receipt(End::Returned(json!(1).into()));
+    assert_eq!((encode::artifacts(&plain).len(), encode::changes_parts(&plain, None)), (1, vec![]));
 }
