@@ -1,6 +1,7 @@
 //! The console in a real browser, and what its pages refuse to clients that are none.
 
 mod artifacts;
+mod changes;
 mod deciding;
 mod grants;
 mod load;
@@ -156,6 +157,7 @@ fn every_page_is_usable_by_everybody() {
         ("overview", "/console".to_owned()),
         ("inbox", "/console/inbox".to_owned()),
         ("decide", format!("/console/decide/{waiting}")),
+        ("changes", "/console/changes".to_owned()),
         ("runs", "/console/runs".to_owned()),
         ("run", format!("/console/runs/{ran}")),
         ("refused", "/console/refused".to_owned()),
@@ -712,6 +714,7 @@ fn another_site_gets_nothing() {
         format!("/console/decide/{id}"),
         "/console/stop".to_owned(),
         format!("/console/runs/{id}/stop"),
+        format!("/console/changes/{id}"),
         "/console/sign-out".to_owned(),
         "/console/resume".to_owned(),
         "/console/sign-in".to_owned(),
