@@ -147,19 +147,18 @@ pub(super) fn lists(receipt: &Receipt, changes: &FileChanges) -> Markup {
     }
 }
 
-/// The data that the run has sent: no decision on its file changes takes it back.
+/// The data that the run has sent: no decision on its file changes takes it back. Its calls to other tools may only read.
 fn departures(receipt: &Receipt) -> Markup {
     let usage = &receipt.outcome.usage;
     let network = usage.network_used.as_ref();
-    let contacts = || network.iter().flat_map(|network| &network.contacted);
-    let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
+    let contacts = network.map_or(&[][..], |network| network.contacted.as_slice());
     html! {
         h2 { "What has left the machine" }
         @if !usage.network.value { p { "Nothing: the run had no network." } }
-        @else if contacts().next().is_none() { p { "Nothing: the run reached no host." } }
+        @else if contacts.is_empty() { p { "Nothing: the run reached no host." } }
         @else {
             ul.changes {
-                @for Contact { authority, address: _, requests, sent_bytes, received_bytes } in contacts() {
+                @for Contact { authority, address: _, requests, sent_bytes, received_bytes } in contacts {
                     li {
                         strong { (byte_size(*sent_bytes)) } " to " code { (whole(authority)) }
                         span.kind { " in " (counted(*requests, "request")) ", " (byte_size(*received_bytes)) " received" }
@@ -169,7 +168,6 @@ fn departures(receipt: &Receipt) -> Markup {
             @if network.is_some_and(|network| network.contacted_truncated) { p { "It reached other hosts as well, which are not listed." } }
             p { "It has left already: discarding the changes does not take it back." }
         }
-        @if calls > 0 { p { "The run made " (counted(calls, "call")) " to other tools. What these did is in their own reports, and stays." } }
     }
 }
 
