@@ -39,8 +39,8 @@ fn settle(fixture: &StagedFixture, run: &StagedRun, act: Act, answer: Option<&Va
 fn assert_decisions_agree(fixture: &StagedFixture, run: &StagedRun, state: &str, context: &str) {
     let set = fixture.set(run);
     let decisions = set["decisions"].as_array().expect("a list");
-    let succeeded = decisions.iter().filter(|decision| decision["status"] == "SUCCESS");
-    let last = succeeded.last().map(|decision| decision["act"].as_str().expect("a word"));
+    let mut succeeded = decisions.iter().filter(|decision| decision["status"] == "SUCCESS");
+    let last = succeeded.next_back().map(|decision| decision["act"].as_str().expect("a word"));
     let expected = Act::ALL.into_iter().find(|act| Some(act.word()) == last).map_or("waiting", Act::state);
     assert_eq!(state, expected, "{context}: {set}");
     let is_known =

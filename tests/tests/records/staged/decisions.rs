@@ -131,7 +131,7 @@ fn assert_records_agree(fixture: &StagedFixture, run: &StagedRun, decisions: &[V
     assert_eq!(status["result"]["report"], run.report, "the receipt of the run never changes");
     for report in [&run.report].into_iter().chain(decisions) {
         let id = report["intent_id"].as_str().expect("an id");
-        assert_eq!(fixture.governor.reports_of(id), [report.clone()]);
+        assert_eq!(fixture.governor.reports_of(id), std::slice::from_ref(&report));
         let shown = fixture.home().run(&["journal", "show", id, "--json"]);
         let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
         assert_eq!(shown["report"], *report);
@@ -228,12 +228,15 @@ fn directives_commit_and_discard() {
     }
 }
 
+/// The parameters of a method, for a run.
+type Params<'a> = &'a dyn Fn(&StagedRun) -> Value;
+
 #[test]
 fn cancellations_and_revocations_discard() {
     let fixture = StagedFixture::start([edits(EDITS, "staged")]);
     let of_intent = |run: &StagedRun| json!({ "intent_id": run.intent });
     let of_agent = |_: &StagedRun| json!({ "agent_did": AGENT });
-    let ends: [(&str, &str, &dyn Fn(&StagedRun) -> Value); 4] = [
+    let ends: [(&str, &str, Params<'_>); 4] = [
         ("agent", "a2g/cancel", &of_intent),
         ("otto", "a2g/cancel", &of_intent),
         ("gov", "g2a/revoke", &of_intent),
