@@ -8,4 +8,5 @@ mod mcp_conformance;
 mod mcp_end;
 mod mcp_journal;
 mod mcp_proxy;
+mod mcp_staged;
 mod mcp_start;
