@@ -3,6 +3,7 @@
 
 mod ends;
 mod lists;
+mod staged;
 
 use harness::a2a::{Client, Hook, Stream, call, definition, door, id, message, valid};
 use harness::callers::{List, agent};

@@ -767,3 +767,46 @@ fn silent_connections_evict_no_stream_and_no_call() {
     expect_success(&session.next(), "gate");
     drop(silent);
 }
+
+/// The list of the file changes is an event; the answer has their present state.
+#[test]
+fn a_staged_run_is_a_success_whose_changes_wait() {
+    let served = Served::new();
+    let executor = Executor::start(served.options().set("ceilings.effects", "staged"));
+    let mut session = planners_session(&executor);
+    for (id, streaming) in [("one", true), ("two", false)] {
+        let mut message = a2e_call(id, "write_file", write(id, "hello"));
+        message["streaming"] = json!(streaming);
+        session.tell(&message);
+        let (sent, answer) = session.answer(id);
+        let data = &answer["data"];
+        assert_eq!(
+            (&data["success"], &data["data"]["path"]),
+            (&json!(true), &json!(format!("/workspace/{id}")))
+        );
+        let effects = &data["summary"]["effects"];
+        assert_eq!(
+            (&data["summary"]["status"], &effects["state"]),
+            (&json!("STAGED"), &json!("waiting")),
+            "{data}"
+        );
+        let collected = data["events"].as_array().unwrap();
+        let of_changes = |events: &[Value]| {
+            events.iter().filter(|event| event["data"].get("effects").is_some()).cloned().collect::<Vec<_>>()
+        };
+        let (told, other) = if streaming { (&sent, collected) } else { (collected, &sent) };
+        let [event] = &of_changes(told)[..] else { panic!("one event: {told:?}") };
+        assert_eq!(of_changes(other), [] as [Value; 0], "{answer}");
+        assert_eq!(event["kind"], "status", "{event}");
+        assert_eq!(event["data"]["effects"]["files"][0]["path"], format!("/workspace/{id}"));
+        assert!(event["data"]["message"].as_str().unwrap().contains("not in force"), "{event}");
+        assert_eq!(executor.file(id), None);
+
+        let intent = &data["summary"]["intent_id"];
+        let commit = json!({ "intent": intent, "digest": effects["digest"] });
+        assert_eq!(executor.rpc("a2g/commit", &commit)["result"]["status"], "SUCCESS");
+        assert_eq!(executor.file(id).as_deref(), Some("hello"));
+        let repeated = session.ask(&message);
+        assert_eq!(repeated["data"]["summary"]["effects"]["state"], "in_force", "{repeated}");
+    }
+}

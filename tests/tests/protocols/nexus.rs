@@ -649,3 +649,28 @@ fn the_door_is_served_only_with_its_own_keys() {
     std::fs::write(keys.path(), format!("planner {}\n", PLANNER.secret)).unwrap();
     refused("line 1 must be three parts");
 }
+
+#[test]
+fn the_answer_to_a_staged_run_is_partial_until_its_changes_are_in_force() {
+    let keys = Keys::new();
+    let executor = Executor::start(keys.options().set("ceilings.effects", "staged"));
+    let message = PLANNER.execute("write_file", write("a", "hello"));
+    let answer = ask(&executor, PLANNER, &message);
+    assert_eq!((&answer["type"], &answer["status"]), (&json!("response"), &json!("PARTIAL")), "{answer}");
+    let data = &answer["data"];
+    assert_eq!(
+        (&data["status"], &data["effects"]["state"]),
+        (&json!("STAGED"), &json!("waiting")),
+        "{answer}"
+    );
+    assert_eq!(data["effects"]["files"][0]["path"], "/workspace/a");
+    executor.assert_workspace_is_empty("a run whose changes wait");
+    let commit = json!({ "intent": message["id"], "digest": data["effects"]["digest"] });
+    assert_eq!(executor.rpc("a2g/commit", &commit)["result"]["status"], "SUCCESS");
+    assert_eq!(executor.file("a").as_deref(), Some("hello"));
+    let repeated = ask(&executor, PLANNER, &message);
+    assert_eq!(expect_success(&repeated)["effects"]["state"], "in_force", "{repeated}");
+    let query = PLANNER.query("get_state", message["id"].as_str().unwrap());
+    let state = ask(&executor, PLANNER, &query);
+    assert_eq!(expect_success(&state)["report"]["effects"]["state"], "in_force", "{state}");
+}

@@ -234,3 +234,32 @@ fn the_door_can_be_made_public() {
     let report = eventually("its report", || executor.reports().into_iter().next());
     assert_eq!(report["agent_did"], "did:aeon:guest:1.0:g");
 }
+
+#[test]
+fn a_staged_run_is_a_success_with_the_list_of_its_changes() {
+    let served = Served::new();
+    let executor = Executor::start(served.options().set("ceilings.effects", "staged"));
+    let answer = run(&executor, &request("write_file", write("a", "hello")));
+    let staged = &answer["result"];
+    assert_eq!((&staged["success"], &staged["status_code"]), (&json!(true), &json!("STAGED")), "{answer}");
+    assert_eq!(staged["data"]["path"], "/workspace/a");
+    let effects = &staged["effects"];
+    assert_eq!(
+        (&effects["state"], &effects["files"][0]["path"]),
+        (&json!("waiting"), &json!("/workspace/a"))
+    );
+    assert!(effects["message"].as_str().unwrap().contains("not in force"), "{answer}");
+    executor.assert_workspace_is_empty("a run whose changes wait");
+    let intent = &answer["metadata"]["context_hints"]["intent_id"];
+    let commit = json!({ "intent": intent, "digest": effects["digest"] });
+    assert_eq!(executor.rpc("a2g/commit", &commit)["result"]["status"], "SUCCESS");
+    assert_eq!(executor.file("a").as_deref(), Some("hello"));
+    let legacy =
+        json!({ "skill": "write_file", "action": "run", "params": write("b", "hello"), "request_id": "r" });
+    let flat = run(&executor, &legacy);
+    assert_eq!(
+        (&flat["status_code"], &flat["effects"]["state"]),
+        (&json!("STAGED"), &json!("waiting")),
+        "{flat}"
+    );
+}
