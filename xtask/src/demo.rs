@@ -4,6 +4,7 @@
 //! result fails the demo. Both processes have ended when it returns.
 
 pub(crate) mod client;
+pub(crate) mod effects;
 pub(crate) mod fixture;
 pub(crate) mod fleet;
 mod output;
@@ -25,7 +26,7 @@ use fixture::Fixture;
 pub(crate) const HELP: &str = "\
 Run the executor and a governor through a series of checked steps.
 
-Usage: cargo xtask demo [fleet]
+Usage: cargo xtask demo [effects | fleet]
 
 It builds the tools and the executor, starts the executor and a governor as two
 processes on loopback, sends intents over HTTP, and shows the result of each:
@@ -34,6 +35,11 @@ scope, an endless loop, a memory bomb, a tool that is slowed down, a cancel, and
 a program in Python, whose calls of other tools are intents of their own.
 Then it shows which reports the governor has received, and one call over each of
 the six protocols.
+
+With `effects`, a program in Python renames, edits and deletes files, itself and
+by 40 calls of other tools, and its changes wait. A person sees all of them on
+the command line, lets them take effect, and takes them back. Then another
+program changes one of the files before the decision.
 
 With `fleet`, it starts a server of NATS, a governor and three executors that
 share their claims, and sends 300 intents over A2G, A2A and MCP while one

@@ -161,7 +161,7 @@ pub(super) fn compare_reports(record: &Path, own: &[(String, Value)], others: us
 }
 
 /// Reads the complete lines of the governor's record.
-fn read_reports(record: &Path) -> Result<Vec<Value>> {
+pub(super) fn read_reports(record: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(record)?;
     let (complete, _) = text.rsplit_once('\n').unwrap_or_default();
     let reports = complete.lines().map(serde_json::from_str).collect::<Result<_, _>>();
