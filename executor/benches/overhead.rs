@@ -5,7 +5,8 @@
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
 //! and without it, and appends beside a prune. (e) The same call through every door. (f) The memory that
 //! a thousand take who wait. (g) The memory that runs take, while they come and go and while many sleep.
-//! (i) Programs, and the calls that they make. (j) Nodes of a fleet. Run it with `cargo xtask bench`, which also starts the servers of (j).
+//! (i) Programs, and the calls that they make. (j) Nodes of a fleet. (k) File changes that wait for a decision. Run it with
+//! `cargo xtask bench`, which also starts the servers of (j).
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
@@ -26,6 +27,8 @@ mod code;
 mod console;
 #[path = "overhead/doors.rs"]
 mod doors;
+#[path = "overhead/effects.rs"]
+mod effects;
 #[path = "overhead/fleet.rs"]
 mod fleet;
 #[path = "overhead/fork.rs"]
@@ -114,6 +117,10 @@ fn main() {
     }
     if wanted("memory") {
         memory::measure(folder.path());
+        println!();
+    }
+    if wanted("effects") {
+        effects::measure(&target);
     }
     if wanted("fleet")
         && let Some(servers) = fleet::NatsServers::find()

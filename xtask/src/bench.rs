@@ -35,6 +35,9 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
   memory       the growth of the server over 10,000 runs, 200 sleeping runs,
                its peak and its slowest /health in all hostile tests, and its
                peak while four agents send and read nothing
+  effects      a run whose file changes wait beside the same run without that,
+               its copy of a large file beside `cp`, and the commit and the
+               undo of 100 files
   fleet        four nodes of a fleet beside one, the latency that a fleet adds
                to a call, and an idle node; with servers of NATS here, on disk
                and in memory
@@ -49,8 +52,8 @@ instead of 1000, and the second takes two sizes; with --executor PATH, they
 measure that program, and build none. Each of these leaves the page as it is,
 and writes one below target/xtask/peers/ or target/xtask/growth/.";
 
-pub(crate) const PARTS: [&str; 8] =
-    ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "fleet"];
+pub(crate) const PARTS: [&str; 9] =
+    ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "effects", "fleet"];
 /// The part that needs servers of NATS.
 const FLEET: &str = "fleet";
 /// A folder in memory.

@@ -109,6 +109,7 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("setup", ["--retry"]) => Box::new(|workspace| setup::run(workspace, true)),
         ("tools", []) => Box::new(|workspace| tools::build(workspace, &setup::prepare(workspace)?)),
         ("demo", []) => Box::new(demo::run),
+        ("demo", ["effects"]) => Box::new(demo::effects::run),
         ("demo", ["fleet"]) => Box::new(demo::fleet::run),
         ("bench", []) => Box::new(|workspace| bench::run(workspace, None)),
         ("bench", ["peers", words @ ..]) => {
@@ -160,8 +161,8 @@ mod tests {
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|test --repeat 3|\
-                     test --repeat 3 --load|tools|demo|demo fleet|bench|bench doors|bench peers|\
-                     bench peers --only wasmtime --quick|\
+                     test --repeat 3 --load|tools|demo|demo effects|demo fleet|bench|bench doors|bench effects|\
+                     bench peers|bench peers --only wasmtime --quick|\
                      bench growth --journal-receipts 5|torture|torture 50|portability|deny|\
                      deploy-lint|sbom|sbom x|dist|dist --check|dist --check=compile|dist --symbols --binary x";
         let invalid = "bench x|bench doors x|bench peers x|bench peers --only|\

@@ -103,6 +103,17 @@ pub(crate) fn configure_durability(
 
 /// Makes a catalogue in `folder` of commands that are written out here, each a name and its text.
 pub(crate) fn install(binary: &Path, folder: &Path, data: &Path, tools: &[(&str, &str)]) {
+    install_declaring(binary, folder, data, tools, "");
+}
+
+/// The same with more lines in the manifest of each.
+pub(crate) fn install_declaring(
+    binary: &Path,
+    folder: &Path,
+    data: &Path,
+    tools: &[(&str, &str)],
+    more: &str,
+) {
     std::fs::create_dir(folder.join("catalogue")).unwrap();
     configure(folder, data, "process");
     for (name, text) in tools {
@@ -111,7 +122,7 @@ pub(crate) fn install(binary: &Path, folder: &Path, data: &Path, tools: &[(&str,
         std::fs::write(source.join("tool.wasm"), wat::parse_str(text).unwrap()).unwrap();
         let manifest = format!(
             "name = \"{name}\"\nversion = \"1.0.0\"\ndescription = \"A tool of the benchmark.\"\n\
-             contract = \"command\"\n[arguments]\ntype = \"object\"\n"
+             contract = \"command\"\n[arguments]\ntype = \"object\"\n{more}"
         );
         std::fs::write(source.join("tool.toml"), manifest).unwrap();
         let mut add = Command::new(binary);
