@@ -131,7 +131,7 @@ fn assert_records_agree(fixture: &StagedFixture, run: &StagedRun, decisions: &[V
     assert_eq!(status["result"]["report"], run.report, "the receipt of the run never changes");
     for report in [&run.report].into_iter().chain(decisions) {
         let id = report["intent_id"].as_str().expect("an id");
-        assert_eq!(fixture.governor.reports_of(id), std::slice::from_ref(&report));
+        assert_eq!(fixture.governor.reports_of(id), std::slice::from_ref(report));
         let shown = fixture.home().run(&["journal", "show", id, "--json"]);
         let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
         assert_eq!(shown["report"], *report);
