@@ -144,8 +144,8 @@ fn the_oldest_changes_that_can_be_undone_are_forgotten_for_space() {
     // What is replaced is kept for the undo.
     let original = "y".repeat(LARGE_BYTES);
     fixture.set_files(&[("first", original.as_str()), ("second", original.as_str())]);
-    let small = fixture.stage("small");
-    fixture.succeed("anna", Act::Commit, &small);
+    let oldest = fixture.stage("small");
+    fixture.succeed("anna", Act::Commit, &oldest);
     for name in ["first", "second"] {
         let run = fixture.stage(name);
         decided(&fixture.decide("anna", Act::Commit, &run), "SUCCESS");
@@ -153,7 +153,7 @@ fn the_oldest_changes_that_can_be_undone_are_forgotten_for_space() {
         error(&fixture.decide("anna", Act::Undo, &run), -32600);
         assert_eq!(fixture.files()[name], "x");
     }
-    assert_eq!(fixture.state(&small), "kept", "it was older");
+    assert_eq!(fixture.state(&oldest), "kept");
     let run = fixture.stage("small");
     fixture.succeed("anna", Act::Commit, &run);
     assert_stays(&fixture, &run, "in_force");
