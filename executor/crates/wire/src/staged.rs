@@ -172,7 +172,7 @@ fn totals(changes: &FileChanges) -> String {
         (ChangeWord::Changed, "changes"),
         (ChangeWord::Attributes, "changes the attributes of"),
     ];
-    let count = |kind| changes.shown.iter().filter(|change| change.kind == kind).count();
+    let count = |kind: ChangeWord| changes.shown.iter().filter(|change| change.kind == kind).count();
     let counted = WORDS.map(|(kind, word)| (count(kind), word));
     let listed = counted.iter().filter(|(number, _)| *number > 0);
     let mut parts = listed.map(|(number, word)| format!("{word} {number}")).collect::<Vec<_>>();

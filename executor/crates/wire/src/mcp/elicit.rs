@@ -215,7 +215,7 @@ pub fn changes_question(receipt: &Receipt, state: &StagedState, page: Option<&st
     message.push_str(&staged::list(changes));
     message.push_str(&staged::differences(changes));
     if let Some(url) = page {
-        message.push_str(&format!("\nThe page {url} has all of it."));
+        message.push_str(&format!("\nThe page {url} shows the whole list."));
     }
     message.push_str(&format!("\nIntent: {intent}\nDigest of all changes: {}", changes.digest));
     let schema = decision_schema(&[
