@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Maximum size in bytes of a list of changes in a text.
+/// Maximum size in bytes of a list of changes in a text, apart from what a person who decides has to see.
 const MAX_LIST_BYTES: usize = 4_000;
 /// Maximum size in bytes of the differences in a text.
 const MAX_DIFF_BYTES: usize = 4_000;
@@ -126,11 +126,24 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
 }
 
 /// The numbers of the changes by kind, and then a line for each, as many as fit: deletions and renames are first.
-pub(crate) fn list(changes: &FileChanges) -> String {
+fn list(changes: &FileChanges) -> String {
+    list_with(changes, |_| false)
+}
+
+/// As [`list`], for a person who decides: with every deletion and rename, however many there are.
+pub(crate) fn list_for_decision(changes: &FileChanges) -> String {
+    list_with(changes, |kind| match kind {
+        ChangeWord::Deleted | ChangeWord::Renamed => true,
+        ChangeWord::Created | ChangeWord::Changed | ChangeWord::Attributes => false,
+    })
+}
+
+fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeWord) -> bool) -> String {
     let mut text = totals(changes);
     let mut listed = 0_u64;
-    for line in changes.shown.iter().map(line) {
-        if text.len() + line.len() > MAX_LIST_BYTES {
+    for change in &changes.shown {
+        let line = line(change);
+        if !is_required(change.kind) && text.len() + line.len() > MAX_LIST_BYTES {
             break;
         }
         text.push_str(&format!("\n- {line}"));
@@ -291,11 +304,17 @@ mod tests {
         let cut = list(&changes(two, 5));
         assert!(cut.starts_with("It deletes 1, creates 1, makes 3 more changes that the report"), "{cut}");
         assert!(cut.ends_with("\n- and 3 more, which are not listed here"), "{cut}");
-        let many = (0..1_000).map(|number| shown(ChangeWord::Deleted, &format!("/w/{number}"))).collect();
-        let long = list(&changes(many, 1_000));
+        let deleted = (0..999).map(|number| shown(ChangeWord::Deleted, &format!("/w/{number}")));
+        let many = changes(deleted.chain([shown(ChangeWord::Created, "/w/new")]).collect(), 1_000);
+        let long = list(&many);
         let lines = long.lines().count() - 2;
         assert!(long.len() < MAX_LIST_BYTES + 100, "{}", long.len());
         assert!(long.ends_with(&format!("and {} more, which are not listed here", 1_000 - lines)), "{long}");
+        let whole = list_for_decision(&many);
+        assert!(
+            whole.contains("`/w/998`") && whole.ends_with("and 1 more, which are not listed here"),
+            "{whole}"
+        );
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
 
 /// The file changes of a staged run as an artifact: a text, and `usage.effects` of the report. `None` for any other run.
 fn changes(receipt: &Receipt) -> Option<TaskArtifact> {
-    let list = staged::list(staged::changes_of(receipt)?);
+    let list = staged::list_for_decision(staged::changes_of(receipt)?);
     Some(TaskArtifact {
         artifact_id: "changes".to_owned(),
         name: Some("changes".to_owned()),

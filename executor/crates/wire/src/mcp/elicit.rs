@@ -212,7 +212,7 @@ pub fn changes_question(receipt: &Receipt, state: &StagedState, page: Option<&st
     let changes = staged::changes_of(receipt)?;
     let Receipt { agent, tool, intent, .. } = receipt;
     let mut message = format!("`{tool}` has run for {agent}. {}\n", staged::sentence(changes, Some(state)));
-    message.push_str(&staged::list(changes));
+    message.push_str(&staged::list_for_decision(changes));
     message.push_str(&staged::differences(changes));
     if let Some(url) = page {
         message.push_str(&format!("\nThe page {url} shows the whole list."));
