@@ -143,15 +143,16 @@ fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeWord) -> bool) ->
     let mut listed = 0_u64;
     for change in &changes.shown {
         let line = line(change);
+        // No line of a difference begins with `*`, so the content of a file cannot imitate this list.
         if !is_required(change.kind) && text.len() + line.len() > MAX_LIST_BYTES {
             break;
         }
-        text.push_str(&format!("\n- {line}"));
+        text.push_str(&format!("\n* {line}"));
         listed += 1;
     }
     let left_out = changes.count.saturating_sub(listed);
     if left_out > 0 {
-        text.push_str(&format!("\n- and {left_out} more, which are not listed here"));
+        text.push_str(&format!("\n* and {left_out} more, which are not listed here"));
     }
     text
 }
@@ -299,11 +300,11 @@ mod tests {
         let two = vec![shown(ChangeWord::Deleted, "/w/a"), shown(ChangeWord::Created, "/w/b")];
         assert_eq!(
             list(&changes(two.clone(), 2)),
-            "It deletes 1, creates 1:\n- deleted file `/w/a`\n- created file `/w/b`"
+            "It deletes 1, creates 1:\n* deleted file `/w/a`\n* created file `/w/b`"
         );
         let cut = list(&changes(two, 5));
         assert!(cut.starts_with("It deletes 1, creates 1, makes 3 more changes that the report"), "{cut}");
-        assert!(cut.ends_with("\n- and 3 more, which are not listed here"), "{cut}");
+        assert!(cut.ends_with("\n* and 3 more, which are not listed here"), "{cut}");
         let deleted = (0..999).map(|number| shown(ChangeWord::Deleted, &format!("/w/{number}")));
         let many = changes(deleted.chain([shown(ChangeWord::Created, "/w/new")]).collect(), 1_000);
         let long = list(&many);
