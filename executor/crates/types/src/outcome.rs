@@ -486,6 +486,9 @@ pub struct FileChanges {
     /// The first changes of a staged run, as a person sees them before a decision: deletions and renames come first. Empty
     /// for any other run.
     pub shown: Vec<ShownChange>,
+    /// The namespace of the intents of decisions on the changes, at random; `None` if none is possible. It is stored and
+    /// never told: who knew it could use up the intents of later decisions.
+    pub decisions: Option<IntentId>,
 }
 
 impl FileChanges {
@@ -824,7 +827,7 @@ mod tests {
             ranges: vec![],
             is_diff_cut: false,
         };
-        let changes = FileChanges { count: 3, digest: Digest([0; 32]), shown: vec![shown] };
+        let changes = FileChanges { count: 3, digest: Digest([0; 32]), shown: vec![shown], decisions: None };
         assert_eq!(changes.left_out(), 2);
         assert_eq!(FileChanges { count: 0, ..changes }.left_out(), 0);
     }

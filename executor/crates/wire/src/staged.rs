@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
-        FileChanges { count, digest: Digest([7; 32]), shown }
+        FileChanges { count, digest: Digest([7; 32]), shown, decisions: None }
     }
 
     #[test]

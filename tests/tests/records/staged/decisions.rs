@@ -207,24 +207,35 @@ fn an_atomic_run_can_be_undone_but_not_committed_or_discarded() {
     assert_eq!(fixture.decisions(&run), [["undo", "SUCCESS", "anna"].map(str::to_owned)]);
 }
 
-/// A directive decides on the changes as it decides on a call that waits.
+/// A directive decides on the changes as it decides on a call that waits, but an approval has to name them: one without
+/// their digest may be a repeat of the approval of the call.
 #[test]
 fn directives_commit_and_discard() {
     let fixture = StagedFixture::start([edits(EDITS, "staged")]);
-    let direct = |who: &str, run: &StagedRun, decision: &str| {
-        fixture.ask(who, "g2a/directive", &json!({ "intent_id": run.intent, "decision": decision }))
+    let direct = |who: &str, run: &StagedRun, decision: &str, digest: Option<&str>| {
+        let mut params = json!({ "intent_id": run.intent, "decision": decision });
+        digest.into_iter().for_each(|digest| params["digest"] = json!(digest));
+        fixture.ask(who, "g2a/directive", &params)
     };
     for (who, decision, act, expected) in
         [("gov", "DENIED", Act::Discard, BEFORE), ("anna", "APPROVED", Act::Commit, AFTER)]
     {
         let run = fixture.stage(EDITS);
+        let digest = (decision == "APPROVED").then_some(&*run.digest);
         for role in ["agent", "otto"] {
-            expect_blocked(&direct(role, &run, decision), "caller_unauthorized");
+            expect_blocked(&direct(role, &run, decision, digest), "caller_unauthorized");
         }
-        assert_eq!(result(&direct(who, &run, decision))["accepted"], true);
+        for wrong in [None, Some(&*"0".repeat(64))] {
+            assert!(direct(who, &run, "APPROVED", wrong).get("error").is_some());
+            assert_eq!((&*fixture.state(&run), fixture.files()), ("waiting", entries(BEFORE)));
+        }
+        assert_eq!(result(&direct(who, &run, decision, digest))["accepted"], true);
         assert_eq!((&*fixture.state(&run), fixture.files()), (act.state(), entries(expected)), "{decision}");
         assert_eq!(fixture.decisions(&run), [[act.word(), "SUCCESS", who].map(str::to_owned)]);
-        assert!(direct("anna", &run, "APPROVED").get("error").is_some(), "it is decided only once");
+        assert!(
+            direct("anna", &run, "APPROVED", Some(&run.digest)).get("error").is_some(),
+            "it is decided only once"
+        );
     }
 }
 

@@ -4,13 +4,13 @@
 //! set taken ─ start in the journal ─▶ commit, undo, or nothing ─ receipt ─▶ set in force, waiting as before, or gone
 //! ```
 //! A decision is a run without a guest: it has an intent of its own, a start that is on the disk before anything changes, a
-//! receipt and a report. The intent follows from that of the run whose changes it is about, as those of nested calls do: the
-//! decisions are numbered after the run's own calls. So a restart finds them, and brings the set to what they say. If a
-//! decision was interrupted after it had taken effect, another one records that.
+//! receipt and a report. Its intent follows from a random number in the receipt of the run whose changes it is about, and
+//! from the number of the decision. So a restart finds them, and brings the set to what they say. If a decision was
+//! interrupted after it had taken effect, another one records that.
 
 use super::approval_rules::required_approvals;
 use super::claims::Claims;
-use super::effects::{ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet};
+use super::effects::{ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet, wrong_state_fault};
 use super::faults::{busy_fault, stop_fault};
 use super::fleet::{FleetClaim, StartOutcome};
 use super::open_intents::OpenIntents;
@@ -202,10 +202,10 @@ impl ChangeSets {
         filter: AgentFilter<'_>,
         by: &str,
     ) -> Result<Arc<Receipt>, Fault> {
-        let taken = self.effects.take(intent, Act::Discard.applies_to())?;
-        if !filter(&taken.summary.agent) {
-            return Err(Fault::InvalidRequest(format!("the intent `{intent}` is not of one of your agents")));
+        if !self.has_waiting(intent, filter) {
+            return Err(wrong_state_fault(intent, ChangeState::Waiting));
         }
+        let taken = self.effects.take(intent, Act::Discard.applies_to())?;
         self.decide(taken, Act::Discard, by.to_owned(), None).await
     }
 
@@ -223,10 +223,11 @@ impl ChangeSets {
         self.decide(taken, Act::Undo, right.by().to_owned(), Some(right.author())).await
     }
 
-    /// The digest of the changes of an intent of the selected agents, if they wait for a decision.
-    pub(super) fn waiting_digest(&self, intent: IntentId, filter: AgentFilter<'_>) -> Option<Digest> {
-        let summary = self.effects.summary(intent)?;
-        (summary.state == ChangeState::Waiting && filter(&summary.agent)).then_some(summary.digest)
+    /// `true` if changes of an intent of the selected agents wait for a decision.
+    pub(super) fn has_waiting(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
+        let is_waiting =
+            |summary: ChangeSetSummary| summary.state == ChangeState::Waiting && filter(&summary.agent);
+        self.effects.summary(intent).is_some_and(is_waiting)
     }
 
     /// Discards the waiting changes of the selected agents, on behalf of `by`. Returns their number.
@@ -341,9 +342,7 @@ impl ChangeSets {
         by: &str,
         decisions: u32,
     ) -> Result<(), Fault> {
-        let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
-        let ordinal = calls.saturating_add(decisions).saturating_add(1);
-        let decision = Decision::new(receipt, act, by, ordinal)?;
+        let decision = Decision::new(receipt, act, by, decisions.saturating_add(1))?;
         let claim = self.start(&decision).await?;
         let end = decision.success();
         self.finish(&decision, &claim, end, Duration::ZERO).await.map(drop)
@@ -361,11 +360,10 @@ impl ChangeSets {
 
     /// The receipts of the decisions on a run's changes, oldest first.
     async fn decisions(&self, receipt: &Receipt) -> Result<Vec<Arc<Receipt>>, Fault> {
-        let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
         let mut decisions = Vec::new();
+        let Some(namespace) = decisions_of(receipt) else { return Ok(decisions) };
         for number in 1..=MAX_DECISIONS {
-            let intent = receipt.intent.nested(calls.saturating_add(number));
-            let Some(decision) = self.receipt(intent).await? else { break };
+            let Some(decision) = self.receipt(namespace.nested(number)).await? else { break };
             decisions.push(decision);
         }
         Ok(decisions)
@@ -434,7 +432,7 @@ impl ChangeSets {
         let pruned =
             || Fault::InvalidRequest(format!("the report of the intent `{intent}` is no longer stored"));
         let receipt = self.receipt(intent).await?.ok_or_else(pruned)?;
-        let decision = Decision::new(&receipt, act, by, taken.next_ordinal())?;
+        let decision = Decision::new(&receipt, act, by, taken.next_decision())?;
         match act {
             Act::Commit | Act::Undo => self.check_stopped(&decision.call, &receipt)?,
             // Nothing changes, so no stop is against it.
@@ -594,10 +592,15 @@ struct Decision {
 }
 
 impl Decision {
-    fn new(staged: &Receipt, act: Act, by: &str, ordinal: u32) -> Result<Self, Fault> {
+    /// The decision with this number, from 1, among those on the changes of a run.
+    fn new(staged: &Receipt, act: Act, by: &str, number: u32) -> Result<Self, Fault> {
         let internal = |error: &dyn std::fmt::Display| Fault::Internal(error.to_string());
         let tool = ToolName::parse(act.tool()).map_err(|error| internal(&error))?;
         let Receipt { agent, intent, door, outcome, .. } = staged;
+        let calls = staged.calls.as_ref().map_or(0, |calls| calls.count);
+        let ordinal = calls.saturating_add(number);
+        let namespace =
+            decisions_of(staged).ok_or_else(|| internal(&"these file changes allow no decision"))?;
         let changes = outcome.usage.changes.as_ref();
         let digest = changes.map(|changes| changes.digest.to_string());
         let mut arguments = Map::new();
@@ -608,7 +611,7 @@ impl Decision {
         let call = Call {
             door: *door,
             agent: agent.clone(),
-            intent: intent.nested(ordinal),
+            intent: namespace.nested(number),
             is_new: true,
             tool,
             arguments,
@@ -620,10 +623,10 @@ impl Decision {
             caller_tools: None,
         };
         let usage = Usage {
-            changes: changes.map(|FileChanges { count, digest, shown: _ }| FileChanges {
-                count: *count,
-                digest: *digest,
+            changes: changes.map(|changes| FileChanges {
                 shown: Vec::new(),
+                decisions: None,
+                ..changes.clone()
             }),
             network_used: None,
             denied: Vec::new(),
@@ -665,6 +668,11 @@ impl Decision {
             },
         }
     }
+}
+
+/// The namespace of the intents of the decisions on a run's changes.
+fn decisions_of(receipt: &Receipt) -> Option<IntentId> {
+    receipt.outcome.usage.changes.as_ref()?.decisions
 }
 
 /// `true` for a run whose changes were kept apart, and have taken effect or wait.

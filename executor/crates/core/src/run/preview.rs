@@ -236,7 +236,7 @@ impl Previews {
             (Some(_), manifest) => approval_rules::narrow(&verdict.manifest, earlier.chain(manifest)),
         };
         let directive =
-            Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None };
+            Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None, changes: None };
         let approved_by =
             approvals.into_iter().map(|approval| approval.author.name().to_owned()).collect::<Vec<_>>();
         let usable = self

@@ -91,7 +91,8 @@ impl Follower {
         if handle.record().asks_about_changes() {
             return self.decide_changes(caller, right, handle, approved).await;
         }
-        let directive = Directive { intent: handle.id, approved, manifest: None, reason: None };
+        let directive =
+            Directive { intent: handle.id, approved, manifest: None, reason: None, changes: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
         let outcome = self.executor.operator.apply_directive(&directive, right).await.map_err(|fault| {

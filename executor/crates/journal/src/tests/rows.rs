@@ -228,7 +228,8 @@ fn stage(receipt: &mut Receipt) {
     });
     receipt.outcome.end = End::Staged(json!({ "n": 1.5e-7 }).into());
     receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::StandingPolicy };
-    receipt.outcome.usage.changes = Some(FileChanges { count: 10, digest: Digest([2; 32]), shown });
+    receipt.outcome.usage.changes =
+        Some(FileChanges { count: 10, digest: Digest([2; 32]), shown, decisions: None });
 }
 
 fn full() -> Receipt {
@@ -305,7 +306,7 @@ fn stored_texts_are_stable() {
     golden.check_receipt("full", &full());
     let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
     golden.check_receipt("missing-roots", &missing_roots);
-    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]), shown: Vec::new() });
+    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]), shown: Vec::new(), decisions: None });
     let committed = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
         receipt.outcome.usage.changes = changes;

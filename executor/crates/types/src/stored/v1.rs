@@ -349,6 +349,8 @@ struct FileChanges {
     digest: tool::Digest,
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "shown_changes")]
     shown: Vec<outcome::ShownChange>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decisions: Option<IntentId>,
 }
 
 #[derive(Serialize, Deserialize)]

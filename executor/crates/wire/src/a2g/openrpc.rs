@@ -231,7 +231,7 @@ fn governor_methods() -> Vec<MethodDescription> {
         },
         MethodDescription {
             name: "g2a/directive",
-            summary: "Resolves an intent that waits for a person",
+            summary: "Resolves an intent that waits for a person, or whose file changes with this digest wait",
             params: vec![
                 required_param("intent_id", schema_ref("IntentId")),
                 required_param(
@@ -239,11 +239,17 @@ fn governor_methods() -> Vec<MethodDescription> {
                     json!({ "enum": [Decision::Approved.as_str(), Decision::Denied.as_str()] }),
                 ),
                 optional_param("capability_manifest", schema_ref("CapabilityManifest")),
+                optional_param("digest", digest_schema()),
             ],
             result: result_schema("Accepted"),
             errors: &["PolicyViolation"],
         },
     ]
+}
+
+/// The digest of file changes.
+fn digest_schema() -> Value {
+    json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
 }
 
 fn operator_methods() -> Vec<MethodDescription> {
@@ -276,7 +282,6 @@ fn operator_methods() -> Vec<MethodDescription> {
 
 fn effects_methods() -> Vec<MethodDescription> {
     let intent = || required_param("intent", schema_ref("IntentId"));
-    let digest = json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
     let errors = &["PolicyViolation", "ExecutionError", "CapabilityExhausted"];
     vec![
         MethodDescription {
@@ -289,7 +294,7 @@ fn effects_methods() -> Vec<MethodDescription> {
         MethodDescription {
             name: "a2g/commit",
             summary: "Lets the file changes of a staged run take effect; digest is that of the changes that were shown",
-            params: vec![intent(), required_param("digest", digest)],
+            params: vec![intent(), required_param("digest", digest_schema())],
             result: result_schema("Report"),
             errors,
         },

@@ -10,13 +10,16 @@ use a2g_overlay::{
 use a2g_types::tool::Digest;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use time::OffsetDateTime;
 
 /// The bounds of the work for the list of one run's changes.
 // Reading this much takes a minute or so; the changes of other runs wait meanwhile.
 const LIMITS: EffectsLimits = EffectsLimits { max_changes: 200_000, max_hashed_bytes: 16 << 30 };
+
+/// The file with the list of the changes that wait for a decision.
+const LIST: &str = "changes.json";
 
 /// The opened folders of a run that has ended.
 pub(in crate::run) struct RunChanges {
@@ -64,7 +67,8 @@ impl RunChanges {
     /// # Errors
     /// The reason why they are not, as a clause.
     pub(in crate::run) fn commit(&self, digest: &Digest) -> Result<(), String> {
-        let list = list_changes(&self.upper, &self.roots)?;
+        let list = read_list(&self.folder)
+            .map_err(|error| format!("their list cannot be read ({error}): discard them"))?;
         if list.digest().as_bytes() != &digest.0 {
             return Err("they are not those that were listed: discard them".to_owned());
         }
@@ -139,6 +143,21 @@ pub(super) fn list_changes(upper: &Upper, roots: &RunRoots) -> Result<Effects, S
     drop(bytes);
     let effects = Effects::of(&table, roots.lower(), upper, LIMITS);
     effects.map_err(|error: EffectsError| roots.describe_effects_error(&error))
+}
+
+/// Writes the list of the changes that wait for a decision, outside of what the guest's process can write.
+pub(super) fn write_list(folder: &RunFolder, list: &Effects) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&folder.dir, LIST, flags, Mode::RUSR | Mode::WUSR)?;
+    let mut writer = BufWriter::new(File::from(file));
+    serde_json::to_writer(&mut writer, list)?;
+    writer.flush()
+}
+
+fn read_list(folder: &RunFolder) -> io::Result<Effects> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(openat(&folder.dir, LIST, flags, Mode::empty())?);
+    Ok(serde_json::from_reader(BufReader::new(file))?)
 }
 
 fn read_table(upper: &Upper) -> io::Result<Vec<u8>> {

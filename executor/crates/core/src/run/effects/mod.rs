@@ -22,7 +22,7 @@ mod staged;
 pub(super) use changes::RunChanges;
 pub(super) use recover::LeftSet;
 pub use sets::ChangeSetSummary;
-pub(super) use sets::TakenSet;
+pub(super) use sets::{TakenSet, wrong_state_fault};
 pub(super) use staged::{Kept, Settled, StagedChanges};
 
 use a2g_runtime::aside::run_aside;

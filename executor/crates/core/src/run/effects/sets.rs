@@ -109,8 +109,8 @@ pub(super) struct KeptSet {
     summary: ChangeSetSummary,
     /// The name of the run's folder.
     folder: String,
-    /// The number of the run's calls and of the decisions on its changes so far: the next decision is the next call.
-    ordinal: u32,
+    /// The number of decisions so far.
+    decisions: u32,
     phase: Phase,
 }
 
@@ -165,7 +165,7 @@ impl EffectsFolder {
             effects: Arc::clone(self),
             summary: set.summary.clone(),
             folder: set.folder.clone(),
-            ordinal: set.ordinal,
+            decisions: set.decisions,
             parent,
         })
     }
@@ -208,9 +208,7 @@ impl EffectsFolder {
             since: from_micros(stored.since),
             until: from_micros(stored.until),
         };
-        let calls = receipt.calls.as_ref().map_or(0, |calls| calls.count);
-        let ordinal = calls.saturating_add(decisions);
-        let set = KeptSet { summary, folder, ordinal, phase: Phase::Idle };
+        let set = KeptSet { summary, folder, decisions, phase: Phase::Idle };
         self.sets.lock().insert(receipt.intent, set);
     }
 
@@ -237,7 +235,8 @@ fn is_waiting(set: &KeptSet) -> bool {
     set.summary.state == ChangeState::Waiting
 }
 
-fn wrong_state_fault(intent: IntentId, state: ChangeState) -> Fault {
+/// The fault for a decision on changes that are not in the state for it.
+pub(in crate::run) fn wrong_state_fault(intent: IntentId, state: ChangeState) -> Fault {
     let what = match state {
         ChangeState::Waiting => "wait for a decision",
         ChangeState::InForce | ChangeState::Kept => "can be undone",
@@ -253,21 +252,21 @@ pub(in crate::run) struct TakenSet {
     effects: Arc<EffectsFolder>,
     pub(in crate::run) summary: ChangeSetSummary,
     folder: String,
-    ordinal: u32,
+    decisions: u32,
     parent: Arc<OpenedFolder>,
 }
 
 impl TakenSet {
-    /// The number of the decision among the calls of the run.
-    pub(in crate::run) fn next_ordinal(&self) -> u32 {
-        self.ordinal.saturating_add(1)
+    /// The number of the decision, from 1.
+    pub(in crate::run) fn next_decision(&self) -> u32 {
+        self.decisions.saturating_add(1)
     }
 
     /// Notes that a decision has used its number.
     pub(in crate::run) fn count_decision(&mut self) {
-        self.ordinal = self.next_ordinal();
+        self.decisions = self.next_decision();
         if let Some(set) = self.effects.sets.lock().get_mut(&self.summary.intent) {
-            set.ordinal = self.ordinal;
+            set.decisions = self.decisions;
         }
     }
 

@@ -1,7 +1,7 @@
 //! The list of a run's changes, as people read it before they decide.
 //!
-//! The deletions and moves come first and are always complete: a run that makes more of them than a list has room for
-//! cannot be staged. Of the other changes, the first ones are listed, and the texts of their differences as far as there is
+//! The deletions, moves and emptied files come first and are always complete: a run that makes more of them than a list has
+//! room for cannot be staged. Of the other changes, the first ones are listed, and the texts of their differences as far as there is
 //! room. What is escaped here is safe to show anywhere.
 
 use super::roots::RunRoots;
@@ -19,7 +19,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The maximum number of deletions and moves of a staged run.
+/// The maximum number of deletions, moves and emptied files of a staged run.
 const MAX_REMOVALS: usize = 10_000;
 /// The maximum length of their paths, in bytes.
 const MAX_REMOVAL_BYTES: usize = 1 << 20;
@@ -33,7 +33,7 @@ const ENTRY_BYTES: usize = 96;
 /// Lists the changes.
 ///
 /// # Errors
-/// The reason why there is no complete list of deletions and moves, as a clause.
+/// The reason why there is no complete list of these, as a clause.
 pub(super) fn list(
     effects: &Effects,
     roots: &RunRoots,
@@ -50,17 +50,20 @@ pub(super) fn list(
         clock,
     };
     // The list of changes has the deletions first, then the moves.
-    for change in &effects.changes {
-        match &change.kind {
-            ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => list.add_removal(change)?,
-            ChangeKind::Created { .. } | ChangeKind::Changed { .. } | ChangeKind::Attributes { .. } => {
-                if !list.add_other(change) {
-                    break;
-                }
-            }
-        }
-    }
+    let (removals, others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
+    removals.into_iter().try_for_each(|change| list.add_removal(change))?;
+    // Once there is no room for one, the rest would be a random choice.
+    let _all_are_listed = others.into_iter().all(|change| list.add_other(change));
     Ok(list.shown)
+}
+
+/// `true` for a change after which an original, or its content, is not where it was.
+fn is_removal(change: &Change) -> bool {
+    match &change.kind {
+        ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => true,
+        ChangeKind::Changed { before, content_before: _, new } => new.size == 0 && before.size > 0,
+        ChangeKind::Created { .. } | ChangeKind::Attributes { .. } => false,
+    }
 }
 
 /// A list that is being made.
@@ -80,7 +83,7 @@ impl List<'_> {
         self.removal_bytes = self.removal_bytes.saturating_add(text_bytes(&shown));
         if self.shown.len() >= MAX_REMOVALS || self.removal_bytes > MAX_REMOVAL_BYTES {
             return Err(format!(
-                "it deletes and moves more entries than the list has room for that a person decides on ({MAX_REMOVALS} \
+                "it deletes, moves and empties more entries than the list has room for that a person decides on ({MAX_REMOVALS} \
                  entries, {MAX_REMOVAL_BYTES} bytes): do less in one run"
             ));
         }

@@ -1,6 +1,6 @@
 //! The changes of one run, from its start to its receipt: kept apart, then in force, waiting, or taken back.
 
-use super::changes::{ApplyError, RunChanges, list_changes};
+use super::changes::{ApplyError, RunChanges, list_changes, write_list};
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
 use super::{EffectsFolder, Fate, RunFolder, shown};
@@ -11,6 +11,7 @@ use a2g_runtime::aside::run_aside;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
 use a2g_types::limit::FileEffects;
 use a2g_types::outcome::{FileChanges, Receipt};
 use a2g_types::tool::Digest;
@@ -116,7 +117,8 @@ impl StagedChanges {
         }
         let count = u64::try_from(list.changes.len()).unwrap_or(u64::MAX);
         let digest = Digest(*list.digest().as_bytes());
-        let mut changes = FileChanges { count, digest, shown: Vec::new() };
+        let decisions = Some(IntentId::random());
+        let mut changes = FileChanges { count, digest, shown: Vec::new(), decisions };
         if list.is_empty() {
             return Ok(Settled { changes, kept: None });
         }
@@ -126,6 +128,7 @@ impl StagedChanges {
         };
         if waits {
             changes.shown = shown::list(&list, &roots, &upper, clock)?;
+            write_list(&folder, &list).map_err(|error| no_space(&error))?;
         }
         let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
         if !waits {

@@ -109,9 +109,9 @@ impl Operator {
         right: DecisionRight<'_>,
         shown: Option<DecisionBasis>,
     ) -> Result<DirectiveOutcome, Fault> {
-        let Directive { intent, approved, manifest: _, reason: _ } = directive;
-        if let Some(digest) = self.changes.waiting_digest(*intent, &all_agents) {
-            return self.decide_on_changes(*intent, *approved, &digest, right).await;
+        let Directive { intent, approved, manifest: _, reason: _, changes } = directive;
+        if self.changes.has_waiting(*intent, &all_agents) {
+            return self.decide_on_changes(*intent, *approved, changes.as_ref(), right).await;
         }
         if !approved {
             // The denial has its own task, because the person may disconnect before the fleet has it.
@@ -158,17 +158,24 @@ impl Operator {
             .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
-    /// Commits the file changes of a staged run, or discards them: the directive came after its guest had ended.
+    /// Commits the file changes of a staged run, or discards them: the directive came after its guest had ended. An approval
+    /// has to name the changes, because it may have been meant for the call, or be a repeat of the one for it.
     async fn decide_on_changes(
         &self,
         intent: IntentId,
         approved: bool,
-        digest: &Digest,
+        digest: Option<&Digest>,
         right: DecisionRight<'_>,
     ) -> Result<DirectiveOutcome, Fault> {
-        let receipt = match approved {
-            true => self.changes.commit(intent, digest, right).await?,
-            false => self.changes.discard(intent, &all_agents, right.by()).await?,
+        let receipt = match (approved, digest) {
+            (true, Some(digest)) => self.changes.commit(intent, digest, right).await?,
+            (true, None) => {
+                return Err(Fault::InvalidRequest(format!(
+                    "the call `{intent}` has run, and its file changes wait: to commit them, approve them with the `digest` of \
+                     their list, which is in the report (`a2g/effects`)"
+                )));
+            }
+            (false, _) => self.changes.discard(intent, &all_agents, right.by()).await?,
         };
         match receipt.outcome.end.status() {
             Status::Success => Ok(DirectiveOutcome::Applied),

@@ -115,7 +115,7 @@ impl Operator {
     /// # Errors
     /// If the cancellation is not on the disk yet; the intent is cancelled nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        if self.changes.waiting_digest(intent, filter).is_some() {
+        if self.changes.has_waiting(intent, filter) {
             return self.changes.discard(intent, filter, by).await.map(|_receipt| true);
         }
         if self.cancel_here(intent, filter, by).await? {
@@ -267,7 +267,7 @@ impl Operator {
             let discarded = self.changes.discard_all(&filter, by).await?;
             return recorded.map(|()| count + discarded);
         };
-        if self.changes.waiting_digest(intent, &filter).is_some() {
+        if self.changes.has_waiting(intent, &filter) {
             self.changes.discard(intent, &filter, by).await?;
             return recorded.map(|()| 1);
         }

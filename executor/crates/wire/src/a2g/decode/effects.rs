@@ -162,6 +162,7 @@ fn decode_set(field: Field<'_>) -> Result<EffectsSet, Fault> {
             count: decode_number(object.require("changes")?)?,
             digest: object.read("digest")?,
             shown: shown.unwrap_or_default(),
+            decisions: None,
         },
         bytes: decode_number(object.require("bytes")?)?,
         since: decode_time(object.require("since")?)?,

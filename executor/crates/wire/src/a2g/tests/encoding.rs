@@ -104,7 +104,7 @@ fn effects_are_reported_unless_they_are_direct() {
     let report = value(&encode::report(&receipt));
     assert_eq!(report["usage"]["effects"], json!({ "mode": "atomic", "set_by": "condition" }));
     receipt.outcome.usage.changes =
-        Some(FileChanges { count: 2, digest: Digest([0xab; 32]), shown: Vec::new() });
+        Some(FileChanges { count: 2, digest: Digest([0xab; 32]), shown: Vec::new(), decisions: None });
     let report = value(&encode::report(&receipt));
     let expected =
         json!({ "mode": "atomic", "set_by": "condition", "changes": 2, "digest": "ab".repeat(32) });
@@ -141,7 +141,7 @@ fn staged_changes() -> FileChanges {
         ranges: vec![ChangedRange { start: 1, old_bytes: 2, new_bytes: 3 }],
         is_diff_cut: true,
     };
-    FileChanges { count: 4, digest: Digest([0xab; 32]), shown: vec![deletion, rename] }
+    FileChanges { count: 4, digest: Digest([0xab; 32]), shown: vec![deletion, rename], decisions: None }
 }
 
 fn staged_receipt() -> Receipt {
