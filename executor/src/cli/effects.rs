@@ -311,7 +311,12 @@ mod tests {
             tool: ToolName::parse("rename_files").unwrap(),
             mode: FileEffects::Staged,
             state,
-            changes: FileChanges { count: 1234, digest: Digest([0xab; 32]), shown: vec![deletion] },
+            changes: FileChanges {
+                count: 1234,
+                digest: Digest([0xab; 32]),
+                shown: vec![deletion],
+                decisions: None,
+            },
             bytes: 4096,
             since: datetime!(2026-12-03 09:12:33 UTC),
             until: datetime!(2026-12-04 09:12:33 UTC),

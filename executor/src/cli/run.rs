@@ -153,7 +153,7 @@ async fn decide_on_changes(
     changes: &FileChanges,
     yes: bool,
 ) -> anyhow::Result<ExitCode> {
-    let FileChanges { count: _, digest, shown } = changes;
+    let FileChanges { count: _, digest, shown, decisions: _ } = changes;
     changes::lines(shown, changes.left_out()).iter().for_each(note);
     let summary = changes::summarize(shown, changes.left_out());
     let question = format!("Commit ({summary}): let all of this take effect?");
