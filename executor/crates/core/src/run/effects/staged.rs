@@ -145,6 +145,31 @@ impl StagedChanges {
     }
 }
 
+impl Kept {
+    /// Lets others find the changes, whose run has this receipt. It is about to be written.
+    pub(in crate::run) fn remember(&mut self, receipt: &Receipt) {
+        match self {
+            Self::InForce(AppliedChanges { effects, run, stored, owner: _ }) => {
+                if let Some(stored) = stored {
+                    effects.remember(receipt, run.folder.name.clone(), *stored, 0);
+                }
+            }
+            Self::Waiting(WaitingChanges { effects, run, stored }) => {
+                run.set_fate(Fate::Kept);
+                effects.remember(receipt, run.folder.name.clone(), *stored, 0);
+            }
+        }
+    }
+
+    /// Lets the changes stay as they are: the receipt that says so is on the disk.
+    pub(in crate::run) fn finish(self) {
+        match self {
+            Self::InForce(AppliedChanges { mut run, stored: None, .. }) => run.set_fate(Fate::Removed),
+            Self::InForce(_) | Self::Waiting(_) => {}
+        }
+    }
+}
+
 fn no_space(error: &io::Error) -> String {
     format!("they could not be prepared ({error}): see that `effects.folder` has space")
 }
@@ -197,18 +222,10 @@ impl AppliedChanges {
             }
         }
     }
-
-    /// Lets the changes stay: the receipt that says so is on the disk. For some time, they can be undone.
-    pub(in crate::run) fn finish(self, receipt: &Receipt) {
-        let Self { effects, mut run, stored, owner: _ } = self;
-        match stored {
-            Some(stored) => effects.remember(receipt, run.folder.name.clone(), stored, 0),
-            None => run.set_fate(Fate::Removed),
-        }
-    }
 }
 
-/// The changes of a staged run that wait for a decision once its receipt is on the disk. Dropping it discards them.
+/// The changes of a staged run that wait for a decision once its receipt is on the disk. Dropping it before they are
+/// remembered discards them.
 pub(in crate::run) struct WaitingChanges {
     effects: Arc<EffectsFolder>,
     run: RunChanges,
@@ -221,12 +238,5 @@ impl WaitingChanges {
         // What the receipt says to be there is there after a power failure, too.
         syncfs(run.upper.dir())?;
         Ok(Self { effects, run, stored })
-    }
-
-    /// Lets the changes wait: the receipt that says so is on the disk.
-    pub(in crate::run) fn finish(self, receipt: &Receipt) {
-        let Self { effects, mut run, stored } = self;
-        run.set_fate(Fate::Kept);
-        effects.remember(receipt, run.folder.name.clone(), stored, 0);
     }
 }

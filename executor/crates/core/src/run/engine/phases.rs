@@ -414,7 +414,7 @@ impl Ended {
         engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
         let status = receipt.outcome.end.status();
-        let left = match kept {
+        let mut left = match kept {
             Some(Kept::InForce(changes)) if status != Status::Success => {
                 // Another node has ended the intent meanwhile, and its receipt counts.
                 changes.take_back().await;
@@ -424,13 +424,15 @@ impl Ended {
             Some(Kept::Waiting(_)) if status != Status::Staged => None,
             kept => kept,
         };
+        // Before others can have the receipt: they may ask for the changes at once.
+        if let Some(changes) = &mut left {
+            changes.remember(&receipt);
+        }
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = engine.clock.now();
         engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
-        match left {
-            Some(Kept::InForce(changes)) => changes.finish(&receipt),
-            Some(Kept::Waiting(changes)) => changes.finish(&receipt),
-            None => {}
+        if let Some(changes) = left {
+            changes.finish();
         }
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;
