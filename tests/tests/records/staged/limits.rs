@@ -57,7 +57,7 @@ fn changes_that_nobody_decides_on_are_discarded_in_time() {
         let [act, status, by] = &decisions[0];
         assert_eq!((&**act, &**status), ("discard", "SUCCESS"));
         assert!(by.contains("decide_within_hours"), "{by}");
-        assert_eq!(fixture.governor.reports_of(&run.nested(1))[0]["status"], "SUCCESS");
+        assert_eq!(fixture.governor.reports_of(&fixture.decision(&run, 0))[0]["status"], "SUCCESS");
         eventually("nothing is kept of them", || (!fixture.keeps(NEW)).then_some(()));
     }
 }

@@ -325,6 +325,11 @@ impl StagedFixture {
         decisions.map(|decision| ["act", "status", "by"].map(|member| text(decision, member))).collect()
     }
 
+    /// The intent of a decision.
+    pub(crate) fn decision(&self, run: &StagedRun, index: usize) -> String {
+        self.set(run)["decisions"][index]["intent"].as_str().expect("an id").to_owned()
+    }
+
     /// The text that `looks` finds in `a.txt`, which is what any other run sees.
     fn seen_by_another_run(&self) -> String {
         let answer = self.ask("agent", "a2g/execute", &execute("looks", json!({})));

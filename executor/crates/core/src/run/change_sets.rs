@@ -25,9 +25,10 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::json::JsonText;
+use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::{
-    AbortReason, ChangeState, End, FileChanges, Outcome, Receipt, RunMetrics, RunOutput, Status, Usage,
+    AbortReason, ChangeState, End, Outcome, Receipt, RunMetrics, RunOutput, Status, Usage,
 };
 use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
 use serde_json::{Map, Value, json};
@@ -429,9 +430,8 @@ impl ChangeSets {
         author: Option<DecisionAuthor>,
     ) -> Result<Arc<Receipt>, Fault> {
         let intent = taken.summary.intent;
-        let pruned =
-            || Fault::InvalidRequest(format!("the report of the intent `{intent}` is no longer stored"));
-        let receipt = self.receipt(intent).await?.ok_or_else(pruned)?;
+        let missing = || busy_fault("the report of the run is not stored yet");
+        let receipt = self.receipt(intent).await?.ok_or_else(missing)?;
         let decision = Decision::new(&receipt, act, by, taken.next_decision())?;
         match act {
             Act::Commit | Act::Undo => self.check_stopped(&decision.call, &receipt)?,
@@ -589,6 +589,8 @@ struct Decision {
     by: String,
     /// The limits of the run whose changes it is about.
     usage: Usage,
+    /// The result if it takes effect.
+    result: JsonText,
 }
 
 impl Decision {
@@ -605,7 +607,7 @@ impl Decision {
         let digest = changes.map(|changes| changes.digest.to_string());
         let mut arguments = Map::new();
         arguments.insert("intent".to_owned(), Value::from(intent.to_string()));
-        arguments.insert("digest".to_owned(), Value::from(digest));
+        arguments.insert("digest".to_owned(), Value::from(digest.clone()));
         let depth = staged.parent.as_ref().map_or(1, |parent| parent.depth.saturating_add(1));
         let parent = ParentRun { intent: *intent, tool: staged.tool.clone(), ordinal, depth };
         let call = Call {
@@ -622,30 +624,24 @@ impl Decision {
             parent: Some(parent),
             caller_tools: None,
         };
+        let result = json!({ "changes": changes.map(|changes| changes.count), "digest": digest });
         let usage = Usage {
-            changes: changes.map(|changes| FileChanges {
-                shown: Vec::new(),
-                decisions: None,
-                ..changes.clone()
-            }),
+            effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
+            changes: None,
             network_used: None,
             denied: Vec::new(),
             denied_truncated: false,
             start_memory_bytes: None,
             ..outcome.usage.clone()
         };
-        Ok(Self { call, by: by.to_owned(), usage })
+        // The text of a value is JSON.
+        let result = JsonText::parse(&result.to_string())?;
+        Ok(Self { call, by: by.to_owned(), usage, result })
     }
 
     /// The end of a decision that has taken effect.
     fn success(&self) -> End {
-        let changes = self.usage.changes.as_ref();
-        let result = json!({
-            "changes": changes.map(|changes| changes.count),
-            "digest": changes.map(|changes| changes.digest.to_string()),
-        });
-        // The text of a value is JSON.
-        End::Returned(JsonText::parse(&result.to_string()).unwrap_or_else(|_never| JsonText::null()))
+        End::Returned(self.result.clone())
     }
 
     fn receipt(&self, durability: a2g_types::durability::Durability, end: End, wall: Duration) -> Receipt {
