@@ -77,8 +77,8 @@ impl Handover {
                 let upper = Upper::new(rest.next()?);
                 let base = rest.next()?;
                 let mut next = |number: usize| {
-                    let folders = rest.by_ref().take(number).collect::<Vec<_>>();
-                    (folders.len() == number).then_some(folders)
+                    let taken = rest.by_ref().take(number).collect::<Vec<_>>();
+                    (taken.len() == number).then_some(taken)
                 };
                 Some(upper.with_member(Member {
                     base,
