@@ -20,6 +20,9 @@ pub(crate) const MAX_TARGET_BYTES: usize = 4095;
 /// The names that are looked up to check a table: more than those of a program's changes, and a matter of seconds.
 const MAX_STEPS: usize = 20_000_000;
 
+/// The highest number of the next node or content: with more, a view could run out of numbers.
+const MAX_NUMBER: u64 = 1 << 48;
+
 /// The version of the form. A table is read by the program that wrote it, or by none.
 const VERSION: u32 = 1;
 
@@ -69,6 +72,8 @@ struct StoredNode {
     modified: Option<StoredModified>,
     accessed: Option<FileTime>,
     changed: Option<FileTime>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pinned: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -157,6 +162,7 @@ fn store_node(id: NodeId, node: &Node) -> StoredNode {
         modified,
         accessed: node.accessed,
         changed: node.changed,
+        pinned: node.is_pinned,
     }
 }
 
@@ -174,6 +180,9 @@ fn load(stored: StoredTable, roots: usize) -> Result<Table, &'static str> {
     }
     if stored.nodes.len() < roots {
         return Err("a root is missing");
+    }
+    if stored.next_node.max(stored.next_content) > MAX_NUMBER {
+        return Err("its next number is too high");
     }
     let mut table = Table {
         roots: stored.nodes.iter().take(roots).map(|node| NodeId(node.id)).collect(),
@@ -218,7 +227,7 @@ fn load(stored: StoredTable, roots: usize) -> Result<Table, &'static str> {
 }
 
 fn load_node(stored: StoredNode) -> Result<Node, &'static str> {
-    let StoredNode { id: _, kind, origin, mode, modified, accessed, changed } = stored;
+    let StoredNode { id: _, kind, origin, mode, modified, accessed, changed, pinned } = stored;
     let kind = match kind {
         StoredKind::LowerFile => NodeKind::File(Content::Lower),
         StoredKind::UpperFile { number } => NodeKind::File(Content::Upper(number)),
@@ -234,7 +243,7 @@ fn load_node(stored: StoredNode) -> Result<Node, &'static str> {
     if mode.is_some_and(|mode| mode & !MODE_BITS != 0) || times.any(|time| !time.is_valid()) {
         return Err("a mode or a time is impossible");
     }
-    Ok(Node { kind, origin, place: None, mode, modified, accessed, changed })
+    Ok(Node { kind, origin, place: None, mode, modified, accessed, changed, is_pinned: pinned })
 }
 
 fn load_entries(stored: Vec<StoredEntry>) -> Result<BTreeMap<Name, Override>, &'static str> {

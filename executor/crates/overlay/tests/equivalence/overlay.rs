@@ -3,7 +3,9 @@
 use super::call::{Call, Facts, Outcome, Side, TimeCall};
 use super::plain::use_file;
 use super::{FOLDER_SLOTS, MAX_FILES, ROOTS, open};
-use a2g_overlay::{Access, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, UpperBudget, View};
+use a2g_overlay::{
+    Access, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, Upper, UpperBudget, View,
+};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -107,7 +109,7 @@ impl Overlay {
 
     fn reload(&mut self) {
         let table = self.take_table();
-        let view = View::load(table, open(&self.upper), self.roots(), BUDGET).unwrap();
+        let view = View::load(table, Upper::new(open(&self.upper)), self.roots(), BUDGET).unwrap();
         self.set_view(view);
     }
 
