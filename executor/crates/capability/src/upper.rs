@@ -22,7 +22,8 @@ pub struct Member {
     /// The folder that the server alone writes for this run: the table of its files, which is there when the run begins and
     /// is replaced when a call of the run has changed it, and the contents of those calls that have ended.
     pub base: OwnedFd,
-    /// The other folders with contents that the table names.
+    /// The other folders with contents that the table names, in the order in which they are searched: those that the
+    /// server alone writes, then those of the runs that have made this one, the outermost first.
     pub earlier: Vec<OwnedFd>,
     /// The folders of the table's roots, opened for look-ups only (`O_PATH`): the run's grant need not contain them.
     pub roots: Vec<OwnedFd>,
