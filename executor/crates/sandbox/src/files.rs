@@ -31,19 +31,13 @@ pub(super) enum Files {
 
 impl Files {
     /// Ends the guest's use of the files, and returns the run's end. The changes of a run that returned a result are
-    /// stored for its commit, once its calls, whose changes are among them, have ended. If that fails, they cannot take
-    /// effect and the run has not succeeded. Other changes are lost.
-    pub(super) async fn settle(&mut self, end: End) -> End {
+    /// stored for its commit; if that fails, they cannot take effect and the run has not succeeded. Other changes are lost.
+    pub(super) fn settle(&mut self, end: End) -> End {
         match std::mem::replace(self, Self::Ended) {
-            Self::Staged(mut staged) if end.result().is_some() => {
-                if let Err(error) = staged.take_back().await {
-                    return End::NotCommitted(error.to_string());
-                }
-                match staged.store() {
-                    Ok(()) => end,
-                    Err(error) => End::NotCommitted(format!("they cannot be stored: {error}")),
-                }
-            }
+            Self::Staged(staged) if end.result().is_some() => match staged.store() {
+                Ok(()) => end,
+                Err(error) => End::NotCommitted(format!("they cannot be stored: {error}")),
+            },
             Self::Direct | Self::Staged(_) | Self::Ended => end,
         }
     }

@@ -616,7 +616,7 @@ impl Sandbox {
             }
         };
         let guest_end = run(artifact, &mut store, input, stats).await;
-        let end = store.data_mut().files.settle(guest_end).await;
+        let end = store.data_mut().files.settle(guest_end);
         // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that was
         // stopped in between is stale and is not reported.
         if let (false, Ok(remaining)) = (is_stopped(&end), store.get_fuel()) {

@@ -239,11 +239,16 @@ impl Staged {
         Ok(Some(ListingEntry { name, kind: file_type(kind), next }))
     }
 
-    /// Writes the table of changes into the folder of the changes, where the server finds it after the run.
+    /// Writes the table of changes into the folder of the changes, where the server finds it after the run. If calls still
+    /// have the files, the server has the last table: the run has changed nothing else since it lent them.
     ///
     /// # Errors
     /// If the changes cannot be examined, the table is too long, or it cannot be written.
-    pub(super) fn store(self) -> Result<(), BoxedError> {
+    pub(super) fn store(mut self) -> Result<(), BoxedError> {
+        self.take_back_if_ended()?;
+        if self.program.as_ref().is_some_and(Program::is_lent) {
+            return Ok(());
+        }
         let Self { view, upper, .. } = self;
         store_table(&upper, &view.into_table()?.to_bytes()?)
     }

@@ -113,6 +113,11 @@ impl Program {
         Ok(Loan(self.open_calls.clone()))
     }
 
+    /// `true` if calls have the files.
+    pub(super) fn is_lent(&self) -> bool {
+        self.state == State::Lent
+    }
+
     /// Waits until no call has the files.
     pub(super) async fn wait(&self) {
         // Cannot fail: this is a sender.
@@ -124,8 +129,8 @@ impl Program {
     /// # Errors
     /// If the server's table cannot be read.
     pub(super) fn take_back(&mut self) -> Result<Option<Table>, BoxedError> {
-        let is_open = *self.open_calls.borrow() > 0;
-        if self.state != State::Lent || is_open {
+        let has_ended = *self.open_calls.borrow() == 0;
+        if !(self.is_lent() && has_ended) {
             return Ok(None);
         }
         let file = open_table(&self.base)?;

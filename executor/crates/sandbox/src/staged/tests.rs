@@ -341,8 +341,8 @@ impl Guest {
         self.store.data_mut().files.lend().unwrap().unwrap()
     }
 
-    async fn end(&mut self) -> End {
-        self.store.data_mut().files.settle(End::Returned(JsonText::null())).await
+    fn end(&mut self) -> End {
+        self.store.data_mut().files.settle(End::Returned(JsonText::null()))
     }
 
     fn table(&self) -> PathBuf {
@@ -456,12 +456,12 @@ fn a_store_keeps_changes_apart_exactly_if_the_grant_says_so() {
     assert!(error(direct().with_upper(upper(&changes))).unwrap().contains("at once"));
 }
 
-#[tokio::test]
-async fn only_the_changes_of_a_run_with_a_result_are_stored() {
+#[test]
+fn only_the_changes_of_a_run_with_a_result_are_stored() {
     let sandbox = sandbox();
     for (end, is_stored) in [(End::Returned(JsonText::null()), true), (End::ResultNotJson, false)] {
         let mut guest = Guest::new(&sandbox, FileEffects::Atomic);
-        assert_eq!(guest.store.data_mut().files.settle(end.clone()).await, end);
+        assert_eq!(guest.store.data_mut().files.settle(end.clone()), end);
         assert_eq!(guest.table().exists(), is_stored);
         if is_stored {
             Table::from_bytes(&fs::read(guest.table()).unwrap(), 1).unwrap();
@@ -469,7 +469,7 @@ async fn only_the_changes_of_a_run_with_a_result_are_stored() {
     }
     let mut guest = Guest::new(&sandbox, FileEffects::Atomic);
     fs::create_dir(guest.table()).unwrap();
-    assert!(matches!(guest.end().await, End::NotCommitted(_)));
+    assert!(matches!(guest.end(), End::NotCommitted(_)));
 }
 
 /// Stores a table as a server does.
@@ -508,7 +508,7 @@ async fn the_runs_of_a_program_see_one_anothers_changes() {
         call.assert_content("f", "of the program").await;
         call.write("e", "of the call").await;
         assert_eq!(call.call(Operation::MakeFolder(0, "made".to_owned())).await, "()");
-        assert_eq!(call.end().await, End::Returned(JsonText::null()));
+        assert_eq!(call.end(), End::Returned(JsonText::null()));
 
         assert!(program.stat("a").now_or_never().is_none(), "paths wait for the call");
         program.assert_read(reader, "eee").await;
@@ -529,7 +529,7 @@ async fn the_runs_of_a_program_see_one_anothers_changes() {
     program.write("d/e", "of the program again").await;
     program.assert_read(reader, "of the program again").await;
     program.write("d/made/new", "new").await;
-    assert_eq!(program.end().await, End::Returned(JsonText::null()));
+    assert_eq!(program.end(), End::Returned(JsonText::null()));
     Table::from_bytes(&fs::read(program.table()).unwrap(), 1).unwrap();
     assert_eq!(snapshot(folder.path()), before);
 }
@@ -565,7 +565,7 @@ async fn a_table_that_cannot_be_read_ends_the_run() {
             let end = end_from_error(&error, &MemoryGauge::default(), || false);
             assert!(matches!(end, Some(End::NotCommitted(_))), "{end:?}");
         }
-        assert!(matches!(program.end().await, End::NotCommitted(_)));
+        assert!(matches!(program.end(), End::NotCommitted(_)));
     }
 }
 
@@ -583,7 +583,7 @@ async fn a_granted_folder_that_a_program_has_removed_is_missing() {
     }
     assert_ne!(guest.call(Operation::MakeFolder(0, "new".to_owned())).await, "()");
     assert_eq!(guest.call(Operation::IsSame(0, 0)).await, "true");
-    assert_eq!(guest.end().await, End::Returned(JsonText::null()));
+    assert_eq!(guest.end(), End::Returned(JsonText::null()));
 }
 
 /// Answers a call, with whether it has found the table, when it is told to.
@@ -619,6 +619,14 @@ async fn a_call_has_the_files_of_its_program_until_its_end() {
     program.stat("a").await.unwrap();
     let finished = program.store.data_mut().wait(vec![call]).await.unwrap();
     assert_eq!(finished.ok().and_then(|finished| finished.outcome.ok()).as_deref(), Some("true"));
+
+    // The server has the table that a run with open calls leaves.
+    fs::remove_file(program.table()).unwrap();
+    program.write("a", "again").await;
+    let _still_open = program.lend();
+    fs::remove_file(program.table()).unwrap();
+    assert_eq!(program.end(), End::Returned(JsonText::null()));
+    assert!(!program.table().exists());
 }
 
 #[tokio::test]
@@ -657,7 +665,7 @@ async fn a_guest_sees_the_same_whether_its_changes_are_kept_apart_or_not() {
             assert_eq!(lists[0], lists[1], "{path} after {log:#?}");
         }
         assert_eq!(snapshot(staged.folder.path()), before, "after {log:#?}");
-        assert_eq!(staged.end().await, End::Returned(JsonText::null()), "after {log:#?}");
+        assert_eq!(staged.end(), End::Returned(JsonText::null()), "after {log:#?}");
         Table::from_bytes(&fs::read(staged.table()).unwrap(), 1).unwrap();
     }
     assert!(worked > SEQUENCES, "only {worked} calls worked");
