@@ -8,8 +8,10 @@
 //!
 //! The table is stored between a run and its commit ([`Table::to_bytes`], [`Table::from_bytes`]).
 
+mod originals;
 mod stored;
 
+pub(crate) use originals::{Originals, TooDeep};
 pub(crate) use stored::is_target;
 pub use stored::{MAX_TABLE_BYTES, TableError};
 
@@ -235,8 +237,14 @@ impl Table {
         self.by_origin.get(original).copied()
     }
 
-    /// The number of the next new file of the upper folder. All later ones are higher.
-    pub(crate) const fn next_content(&self) -> u64 {
+    /// The number of the next new node. All later ones are higher.
+    pub(crate) const fn next_node(&self) -> u64 {
+        self.next_node
+    }
+
+    /// The number of the next new content. All later ones are higher.
+    #[must_use]
+    pub const fn next_content(&self) -> u64 {
         self.next_content
     }
 

@@ -12,10 +12,18 @@ use std::os::fd::OwnedFd;
 #[derive(Debug)]
 pub struct Upper {
     own: OwnedFd,
-    earlier: Vec<OwnedFd>,
-    /// The contents from this number on are in `own`, whatever is in the other folders: another member that was taken over
-    /// may have made files there with any number.
-    own_from: u64,
+    base: Option<OwnedFd>,
+    from: u64,
+    earlier: Vec<Earlier>,
+}
+
+/// A folder with contents of a run whose call this one is, or of one above that.
+#[derive(Debug)]
+pub struct Earlier {
+    /// The folder.
+    pub folder: OwnedFd,
+    /// The first number of that run: [`Table::next_content`](crate::Table::next_content) of the table with which it began.
+    pub from: u64,
 }
 
 impl Upper {
@@ -25,14 +33,20 @@ impl Upper {
     /// The upper folder behind a handle. Only this user may write in it.
     #[must_use]
     pub const fn new(own: OwnedFd) -> Self {
-        Self { own, earlier: Vec::new(), own_from: 0 }
+        Self { own, base: None, from: 0, earlier: Vec::new() }
     }
 
-    /// The upper folder of a member of a program, and the folders of earlier contents. The first of `earlier` that has a
-    /// content counts, and `own` comes last. So the folder in which only the server puts contents comes first.
+    /// The upper folder of a member of a program.
+    ///
+    /// `base` has the contents of those calls of this run that have ended. Only the server writes there. `from` is the
+    /// first number of this run, as in [`Earlier`], and `earlier` has the folders of the runs above, for each run its base
+    /// before its own.
+    ///
+    /// A content is looked for in the folders of the one run whose numbers it is among, in this order: a run that was taken
+    /// over can make files of any number in its own folder, and none of them is another run's content.
     #[must_use]
-    pub const fn with_earlier(own: OwnedFd, earlier: Vec<OwnedFd>) -> Self {
-        Self { own, earlier, own_from: u64::MAX }
+    pub const fn of_member(own: OwnedFd, base: OwnedFd, from: u64, earlier: Vec<Earlier>) -> Self {
+        Self { own, base: Some(base), from, earlier }
     }
 
     /// The handle of the own folder.
@@ -72,34 +86,30 @@ impl Upper {
         look: impl Fn(&OwnedFd, &str) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let name = number.to_string();
-        for folder in self.earlier_of(number) {
-            match look(folder, &name) {
-                Err(Errno::NOENT) => {}
-                found => return found,
-            }
-        }
-        look(&self.own, &name)
+        let mut found = self.folders(number).map(|folder| look(folder, &name));
+        let is_there = |found: &Result<T, Errno>| !matches!(found, Err(Errno::NOENT));
+        found.find(is_there).unwrap_or(Err(Errno::NOENT))
     }
 
-    /// `true` if this member wrote a content, and may write it.
+    /// `true` if this run wrote a content, and may write it.
     pub(crate) fn is_own(&self, number: u64) -> Result<bool, Errno> {
-        let name = number.to_string();
-        for folder in self.earlier_of(number) {
-            match stat_at(folder, &name) {
-                Ok(_) => return Ok(false),
-                Err(Errno::NOENT) => {}
-                Err(error) => return Err(error),
-            }
+        if number < self.from {
+            return Ok(false);
         }
-        Ok(true)
+        let Some(base) = &self.base else { return Ok(true) };
+        match stat_at(base, number.to_string()) {
+            Ok(_) => Ok(false),
+            Err(Errno::NOENT) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Notes that the contents from a number on are made by this member alone.
-    pub(crate) const fn begin_own(&mut self, number: u64) {
-        self.own_from = number;
-    }
-
-    fn earlier_of(&self, number: u64) -> &[OwnedFd] {
-        if number < self.own_from { &self.earlier } else { &[] }
+    /// The folders that can have a content.
+    fn folders(&self, number: u64) -> impl Iterator<Item = &OwnedFd> {
+        let is_mine = number >= self.from;
+        let mine = self.base.iter().chain([&self.own]).filter(move |_| is_mine);
+        let from = self.earlier.iter().map(|earlier| earlier.from).filter(|from| *from <= number).max();
+        let others = self.earlier.iter().filter(move |earlier| !is_mine && Some(earlier.from) == from);
+        mine.chain(others.map(|earlier| &earlier.folder))
     }
 }

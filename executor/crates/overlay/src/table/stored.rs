@@ -3,11 +3,11 @@
 //! The process that ran the program wrote the table, and the program may have taken that process over. What a false table
 //! can say is therefore no more than a true one could: changes below the roots, which people see before the commit.
 
-use super::{Content, Modified, Node, NodeId, NodeKind, Override, Place, Table};
+use super::{Content, Modified, Node, NodeId, NodeKind, Originals, Override, Place, Table, TooDeep};
 use crate::name::{EntryPath, Name, escape, unescape};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
@@ -16,9 +16,6 @@ pub const MAX_TABLE_BYTES: usize = 64 << 20;
 
 /// The longest target of a symbolic link, in bytes: Linux's limit of a path, without its NUL.
 pub(crate) const MAX_TARGET_BYTES: usize = 4095;
-
-/// The names that are looked up to check a table: more than those of a program's changes, and a matter of seconds.
-const MAX_STEPS: usize = 20_000_000;
 
 /// The highest number of the next node or content: with more, a view could run out of numbers.
 const MAX_NUMBER: u64 = 1 << 48;
@@ -322,8 +319,7 @@ fn place_all(table: &mut Table) -> Result<(), &'static str> {
 
 /// Checks that only originals are removed, and that no original that has a node can also be seen at its first place.
 fn check_entries(table: &Table) -> Result<(), &'static str> {
-    let mut steps = MAX_STEPS;
-    let in_place = table.nodes.keys().copied().filter(|id| table.is_in_place(*id)).collect::<HashSet<_>>();
+    let mut originals = Originals::new(table);
     for node in table.nodes.values() {
         for (name, override_) in node.entries().into_iter().flatten() {
             let original = node.origin.as_ref().map(|origin| origin.child(name));
@@ -334,42 +330,15 @@ fn check_entries(table: &Table) -> Result<(), &'static str> {
             }
         }
         if let Some(origin) = &node.origin
-            && is_visible(table, &in_place, origin, &mut steps)
-                .ok_or("its folders lie too deep in one another")?
+            && originals
+                .find_plain(origin)
+                .map_err(|TooDeep| "its folders lie too deep in one another")?
+                .is_some()
         {
             return Err("an original is at two places");
         }
     }
     Ok(())
-}
-
-/// `true` if a path of the originals leads to what it led to at the start, and no node says so; `None` once too many names
-/// were looked up.
-fn is_visible(
-    table: &Table,
-    in_place: &HashSet<NodeId>,
-    original: &EntryPath,
-    steps: &mut usize,
-) -> Option<bool> {
-    let mut above = EntryPath::of_root(original.root);
-    let mut at = table.by_origin(&above);
-    for name in &original.names {
-        *steps = steps.checked_sub(1)?;
-        above.names.push(name.clone());
-        let entries = at.and_then(|id| table.node(id)).and_then(Node::entries);
-        at = match entries.map(|entries| entries.get(name)) {
-            // An entry that contains it was removed or replaced.
-            None => return Some(false),
-            Some(None) => return Some(true),
-            Some(Some(Override::Node(id))) if in_place.contains(id) => Some(*id),
-            Some(Some(Override::Node(_) | Override::Removed)) => {
-                // The whole path is hashed.
-                *steps = steps.checked_sub(above.names.len())?;
-                table.by_origin(&above)
-            }
-        };
-    }
-    Some(false)
 }
 
 #[cfg(test)]

@@ -52,7 +52,6 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
 
     /// Leaves the times of own contents to their files, and returns the bytes that these occupy.
     pub(super) fn take_contents(&mut self) -> Result<u64> {
-        self.upper.begin_own(self.table.next_content());
         let contents =
             self.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
         let mut bytes = 0_u64;
