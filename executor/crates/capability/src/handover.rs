@@ -9,7 +9,7 @@ use super::authority::Authority;
 use super::grant::{Grant, GrantTransfer};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
-use super::upper::{Member, Place, Upper};
+use super::upper::{Earlier, Member, Place, Upper};
 use cap_std::fs::Dir;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -33,8 +33,9 @@ enum ChangesTransfer {
     Direct,
     /// The run's own folder.
     Apart,
-    /// The run's own folder, then those of a [`Member`]: `base`, `earlier`, `roots` and `readable`, in these numbers.
-    OfMember { earlier: usize, roots: usize, readable: usize, places: Vec<Option<Place>> },
+    /// The run's own folder, then those of a [`Member`]: `base`, as many of `earlier` as there are numbers, then `roots` and
+    /// `readable`.
+    OfMember { earlier: Vec<u64>, roots: usize, readable: usize, places: Vec<Option<Place>> },
 }
 
 impl Handover {
@@ -80,9 +81,10 @@ impl Handover {
                     let taken = rest.by_ref().take(number).collect::<Vec<_>>();
                     (taken.len() == number).then_some(taken)
                 };
+                let earlier_folders = next(earlier.len())?.into_iter().zip(earlier);
                 Some(upper.with_member(Member {
                     base,
-                    earlier: next(earlier)?,
+                    earlier: earlier_folders.map(|(folder, from)| Earlier { folder, from }).collect(),
                     roots: next(roots)?,
                     readable: next(readable)?,
                     places,
@@ -116,10 +118,14 @@ impl ChangesTransfer {
         let (dir, member) = upper.into_parts();
         folders.push(dir);
         let Some(Member { base, earlier, roots, places, readable }) = member else { return Self::Apart };
-        let sent =
-            Self::OfMember { earlier: earlier.len(), roots: roots.len(), readable: readable.len(), places };
+        let sent = Self::OfMember {
+            earlier: earlier.iter().map(|earlier| earlier.from).collect(),
+            roots: roots.len(),
+            readable: readable.len(),
+            places,
+        };
         folders.push(base);
-        folders.extend(earlier.into_iter().chain(roots).chain(readable));
+        folders.extend(earlier.into_iter().map(|earlier| earlier.folder).chain(roots).chain(readable));
         sent
     }
 }

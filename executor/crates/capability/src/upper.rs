@@ -22,15 +22,24 @@ pub struct Member {
     /// The folder that the server alone writes for this run: the table of its files, which is there when the run begins and
     /// is replaced when a call of the run has changed it, and the contents of those calls that have ended.
     pub base: OwnedFd,
-    /// The other folders with contents that the table names, in the order in which they are searched: those that the
-    /// server alone writes, then those of the runs that have made this one, the outermost first.
-    pub earlier: Vec<OwnedFd>,
+    /// The folders with contents of the runs that have led to this one: for each, from the outermost on, its `base` and
+    /// then its own.
+    pub earlier: Vec<Earlier>,
     /// The folders of the table's roots, opened for look-ups only (`O_PATH`): the run's grant need not contain them.
     pub roots: Vec<OwnedFd>,
     /// The places of the granted folders, in the order of the grant; `None` for a folder that is not there.
     pub places: Vec<Option<Place>>,
     /// The files and folders outside of the grant that the program has moved into it.
     pub readable: Vec<OwnedFd>,
+}
+
+/// A folder with contents of an earlier run.
+#[derive(Debug)]
+pub struct Earlier {
+    /// The folder.
+    pub folder: OwnedFd,
+    /// The number of the first content of that run, or of one of its calls.
+    pub from: u64,
 }
 
 /// The place of a granted folder in a program's files.
@@ -77,6 +86,7 @@ impl AsFd for Upper {
 impl Member {
     /// The files and folders whose contents the process of the run may read, in addition to the granted folders.
     pub fn readable_handles(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(&self.base).chain(&self.earlier).chain(&self.readable).map(AsFd::as_fd)
+        let earlier = self.earlier.iter().map(|earlier| &earlier.folder);
+        earlier.chain([&self.base]).chain(&self.readable).map(AsFd::as_fd)
     }
 }

@@ -1,6 +1,6 @@
 //! The folders of a program, in a process that receives the permit of one of its runs.
 
-use a2g_capability::{Ceilings, Handover, Member, Permit, Place, Upper};
+use a2g_capability::{Ceilings, Earlier, Handover, Member, Permit, Place, Upper};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 
@@ -14,7 +14,10 @@ fn the_folders_of_a_program_arrive_in_their_roles() {
     };
     let member = Member {
         base: open("base"),
-        earlier: vec![open("earlier"), open("earliest")],
+        earlier: vec![
+            Earlier { folder: open("earliest"), from: 1 },
+            Earlier { folder: open("earlier"), from: 7 },
+        ],
         roots: vec![open("root")],
         places: Vec::new(),
         readable: vec![open("readable")],
@@ -39,10 +42,12 @@ fn the_folders_of_a_program_arrive_in_their_roles() {
     let Member { base, earlier, roots, places, readable } = member.unwrap();
     assert_eq!(places, Vec::<Option<Place>>::new());
     let inode = |folder: &OwnedFd| rustix::fs::fstat(folder).unwrap().st_ino;
-    let received = [&upper, &base].into_iter().chain(&earlier).chain(&roots).chain(&readable);
+    assert_eq!(earlier.iter().map(|earlier| earlier.from).collect::<Vec<_>>(), [1, 7]);
+    let earlier_folders = earlier.iter().map(|earlier| &earlier.folder);
+    let received = [&upper, &base].into_iter().chain(earlier_folders).chain(&roots).chain(&readable);
     let received = received.map(inode).collect::<Vec<_>>();
     let expected =
-        ["upper", "base", "earlier", "earliest", "root", "readable"].map(|name| inode(&open(name)));
+        ["upper", "base", "earliest", "earlier", "root", "readable"].map(|name| inode(&open(name)));
     assert_eq!(received, expected);
-    assert_eq!((earlier.len(), roots.len(), readable.len()), (2, 1, 1));
+    assert_eq!((roots.len(), readable.len()), (1, 1));
 }

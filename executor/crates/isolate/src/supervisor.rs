@@ -94,9 +94,10 @@ impl Supervisor {
         let image = self.pool.image(tool).ok_or(ChildError::UnknownTool)?;
         let form = CodeForm::of(image.code().for_grant(permit.grant()));
         let member = permit.upper().and_then(Upper::member);
-        let earlier = member.into_iter().flat_map(|member| &member.earlier);
+        let earlier = member.map(|member| member.earlier.as_slice()).unwrap_or_default();
         let granted = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
-        let user = self.pool.run_as().user_for(granted.chain(earlier.map(Owner::of)));
+        let owners = granted.chain(earlier.iter().map(|earlier| Owner::of(&earlier.folder)));
+        let user = self.pool.run_as().user_for(owners);
         if let (Some(upper), Some(user)) = (permit.upper(), user) {
             let base = member.map(|member| member.base.as_fd());
             let given = base.into_iter().chain([upper.as_fd()]).try_for_each(|folder| user.own(folder));

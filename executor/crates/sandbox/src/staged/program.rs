@@ -7,7 +7,7 @@
 //!                                  Used ◀─ … and the server has another table ───┘
 //! ```
 
-use a2g_capability::{Member, Place};
+use a2g_capability::{Earlier, Member, Place};
 use a2g_overlay::{Access, LowerRoot, MAX_TABLE_BYTES, Name, NodeId, Table, Upper, UpperBudget, View};
 use a2g_types::error_chain::BoxedError;
 use rustix::fs::{Mode, OFlags, fstat, openat};
@@ -72,8 +72,9 @@ impl Program {
         let Member { base, earlier, roots, places, readable: _ } = member;
         let file = open_table(&base)?;
         let table = read_table(&file, roots.len()).map_err(Error::other)?;
-        // In this order they are searched, and only the server writes in the first one.
-        let contents = [base.try_clone()?].into_iter().chain(earlier).collect();
+        let earlier =
+            earlier.into_iter().map(|Earlier { folder, from }| a2g_overlay::Earlier { folder, from });
+        let contents = Upper::of_member(upper, base.try_clone()?, table.next_content(), earlier.collect());
         let program = Self {
             base,
             roots: roots.len(),
@@ -82,7 +83,7 @@ impl Program {
             state: State::Shared,
         };
         let lower = roots.into_iter().map(|dir| LowerRoot { dir, access }).collect();
-        let mut view: View = View::load(table, Upper::with_earlier(upper, contents), lower, budget)?;
+        let mut view: View = View::load(table, contents, lower, budget)?;
         let places = places.into_iter().map(|place| open_place(&mut view, place));
         let granted = places.collect::<std::io::Result<Vec<_>>>()?;
         Ok(StartFiles { view, roots: granted, program: Some(program) })

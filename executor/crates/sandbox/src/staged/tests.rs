@@ -10,7 +10,7 @@ use crate::state::StoreState;
 use crate::termination::end_from_error;
 use crate::typed::a2g::tool::calls::Host as _;
 use crate::{Abort, CallAnswer, CallBackend, CallFuture, CallRequest, Calls, End, Input, JsonText, Sandbox};
-use a2g_capability::{Area, Ceilings, Claims, Grant, Member, Mount, Mounts, Place, Tree};
+use a2g_capability::{Area, Ceilings, Claims, Earlier, Grant, Member, Mount, Mounts, Place, Tree};
 use a2g_overlay::Table;
 use a2g_types::limit::{FileEffects, Layer, LimitMap};
 use futures_util::FutureExt as _;
@@ -169,13 +169,16 @@ impl Guest {
         folder: &Arc<TempDir>,
         (scope, names): Granted<'_>,
         base: &Path,
-        earlier: &[&Path],
+        earlier: &[(&Path, u64)],
     ) -> Self {
         let changes = tempfile::tempdir().unwrap();
         let bytes = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
         let member = Member {
             base: open(base),
-            earlier: earlier.iter().map(|folder| open(folder)).collect(),
+            earlier: earlier
+                .iter()
+                .map(|(folder, from)| Earlier { folder: open(folder), from: *from })
+                .collect(),
             roots: vec![open(folder.path())],
             places: vec![names.map(|names| Place { root: 0, names: bytes(names) })],
             readable: Vec::new(),
@@ -502,7 +505,7 @@ async fn the_runs_of_a_program_see_one_anothers_changes() {
         let of_call = tempfile::tempdir().unwrap();
         store_as_server(of_call.path(), &fs::read(program.table()).unwrap());
         fs::remove_file(program.table()).unwrap();
-        let earlier = [base.path(), program.changes.path()];
+        let earlier = [(base.path(), 1), (program.changes.path(), 1)];
         let part: Granted<'_> = ("/w/d/**", Some(&["d"]));
         let mut call = Guest::of_program(&sandbox, &folder, part, of_call.path(), &earlier);
         call.assert_content("f", "of the program").await;
