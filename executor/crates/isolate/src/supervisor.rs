@@ -432,7 +432,7 @@ async fn begin_child(
     }
 }
 
-/// The job of one child, the code of its tool and its folders: the granted ones, and the one for its file changes.
+/// The job of one child, the code of its tool and its folders: the granted ones, and those for its file changes.
 pub(super) struct JobRequest {
     job: Job,
     image: Arc<ToolImage>,
