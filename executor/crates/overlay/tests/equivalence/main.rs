@@ -131,16 +131,33 @@ fn open(path: &Path) -> OwnedFd {
 /// Prints the calls of a sequence that fails.
 struct Log {
     seed: u64,
-    calls: Vec<(Call, Outcome)>,
+    calls: Vec<Logged>,
+}
+
+enum Logged {
+    Call(Call, Outcome),
+    /// Another member of the program has run here.
+    Member(Vec<Logged>),
+}
+
+fn print_all(calls: &[Logged], depth: usize) {
+    let indent = "    ".repeat(depth);
+    for call in calls {
+        match call {
+            Logged::Call(call, outcome) => println!("{indent}{call:?} -> {outcome:?}"),
+            Logged::Member(calls) => {
+                println!("{indent}a call of the program:");
+                print_all(calls, depth + 1);
+            }
+        }
+    }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("sequence {}:", self.seed);
-            for (call, outcome) in &self.calls {
-                println!("{call:?} -> {outcome:?}");
-            }
+            print_all(&self.calls, 0);
         }
     }
 }
@@ -190,12 +207,20 @@ impl Both {
     fn run(&mut self, call: &Call) -> Outcome {
         let mut expected = self.plain.run(call);
         let mut actual = self.overlay.run(call);
-        self.log.calls.push((call.clone(), expected.clone()));
+        self.log.calls.push(Logged::Call(call.clone(), expected.clone()));
         if let (Outcome::Facts(plain), Outcome::Facts(overlay)) = (&mut expected, &mut actual) {
             self.forgive(plain, overlay);
         }
         assert_eq!(expected, actual, "plain folder, then view: {call:?}");
         expected
+    }
+
+    /// The open files that no folder contains any more.
+    fn removed_files(&self) -> Vec<usize> {
+        let removed = self.overlay.removed_files();
+        // In the view, each name of a file with several is a file of its own.
+        assert!(self.plain.removed_files().iter().all(|slot| removed.contains(slot)));
+        removed
     }
 
     /// Removes from both what cannot be compared.

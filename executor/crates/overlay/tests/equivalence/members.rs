@@ -1,9 +1,10 @@
 //! Programs whose calls change files too: each is a process on the plain folder, and a member with a view of its own.
 
+use super::call::Call;
 use super::overlay::{Contents, Overlay};
 use super::plain::Plain;
 use super::random::Random;
-use super::{Both, NAMES, ROOTS, open};
+use super::{Both, Logged, NAMES, ROOTS, open};
 use a2g_overlay::{Access, Act, EntryPath, LowerRoot, Name, Table};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -90,6 +91,7 @@ impl Program {
     /// Runs another member in the middle of one.
     fn call(&mut self, caller: &mut Both, callers: &Grant, random: &mut Random, depth: usize) {
         let lent = caller.overlay.lend();
+        let removed_before = caller.removed_files();
         self.check(&lent, callers);
         self.table = lent;
         self.calls += 1;
@@ -120,14 +122,19 @@ impl Program {
         }
         self.run_member(&mut both, &grant, random, depth);
         let contents = both.overlay.all_contents();
-        let table = both.overlay.into_table();
+        let table = both.overlay.end();
         self.check(&table, &grant);
         table.move_contents(&start, &contents, &caller.overlay.open_base()).unwrap();
         let left = std::fs::read_dir(upper).unwrap().count();
         assert_eq!(left, 0, "all contents of a member are moved");
+        caller.log.calls.push(Logged::Member(std::mem::take(&mut both.log.calls)));
         self.table = table.clone();
         caller.overlay.take_back(table);
         caller.compares_folder_times = false;
+        // The content that a file had last, if it was both written and removed by calls, is known to those only.
+        for slot in caller.removed_files().into_iter().filter(|slot| !removed_before.contains(slot)) {
+            caller.run(&Call::Close { slot });
+        }
     }
 
     fn check(&self, table: &Table, grant: &Grant) {

@@ -121,10 +121,10 @@ impl Overlay {
 
     /// Ends the view, and stores and reads its table.
     pub(super) fn into_table(mut self) -> Table {
-        self.take_table()
+        self.end()
     }
 
-    fn take_table(&mut self) -> Table {
+    pub(super) fn end(&mut self) -> Table {
         self.files.fill_with(|| None);
         self.folders.fill(None);
         let table = self.view.take().unwrap().into_table().unwrap();
@@ -149,7 +149,7 @@ impl Overlay {
     }
 
     fn reload(&mut self) {
-        let table = self.take_table();
+        let table = self.end();
         self.load(table);
     }
 
@@ -164,6 +164,14 @@ impl Overlay {
         let before = self.identities();
         self.view().reload(table).unwrap();
         assert_eq!(self.identities(), before);
+    }
+
+    pub(super) fn removed_files(&self) -> Vec<usize> {
+        let view = self.view.as_ref().unwrap();
+        let is_removed = |file: &Option<OpenFile>| {
+            file.as_ref().is_some_and(|file| view.stat(file.node).unwrap().nlink == 0)
+        };
+        (0..MAX_FILES).filter(|slot| is_removed(&self.files[*slot])).collect()
     }
 
     fn identities(&mut self) -> Vec<Identity> {

@@ -75,6 +75,11 @@ impl Plain {
         (0..MAX_FILES).filter(|slot| self.files[*slot].is_some()).collect()
     }
 
+    pub(super) fn removed_files(&self) -> Vec<usize> {
+        let nlink = |slot: usize| fstat(self.file(slot)).unwrap().st_nlink;
+        self.open_files().into_iter().filter(|slot| nlink(*slot) == 0).collect()
+    }
+
     pub(super) fn close_all(&mut self) {
         self.folders[ROOTS..].fill_with(|| None);
         self.files.fill_with(|| None);
