@@ -375,3 +375,6 @@ impl<'a> State<'a> {
         self.content == after.content && self.mode == after.mode && is_same_time && is_same_target
     }
 }
+
+#[cfg(test)]
+mod tests;

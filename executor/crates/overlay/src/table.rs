@@ -13,6 +13,8 @@ mod stored;
 
 pub(crate) use originals::{Originals, TooDeep};
 pub(crate) use stored::is_target;
+#[cfg(test)]
+pub(crate) use stored::tests as stored_tests;
 pub use stored::{MAX_TABLE_BYTES, TableError};
 
 use crate::lower::LowerRoot;

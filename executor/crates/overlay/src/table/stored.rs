@@ -342,4 +342,4 @@ fn check_entries(table: &Table) -> Result<(), &'static str> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
