@@ -109,7 +109,8 @@ fn entry_path(names: &[&str]) -> EntryPath {
     EntryPath { root: 0, names: names.iter().map(|name| Name::new(name).unwrap()).collect() }
 }
 
-type Case = (&'static str, fn(&mut Value), fn() -> MemberError);
+type Change = fn(&mut Value);
+type Case = (&'static str, Change, fn() -> MemberError);
 
 const FORGED: &[Case] = &[
     (
@@ -329,7 +330,7 @@ fn what_was_not_granted_is_not_taken() {
     }
 }
 
-const TRUE: &[(&str, fn(&mut Value))] = &[
+const TRUE: &[(&str, Change)] = &[
     ("nothing", |_| {}),
     ("entries that came and went", |table| set(table, 0, "modified", time("by_entries"))),
     ("a time of access", |table| set(table, 3, "accessed", time("set")["set"].clone())),
