@@ -251,6 +251,48 @@ fn originals_are_read_only_while_changes_are_kept_apart() {
     });
 }
 
+/// The area that the program's files lie in is open for look-ups, and only a part of it is granted.
+#[test]
+fn a_run_of_a_program_reads_what_it_is_given_and_changes_its_own_folder_only() {
+    let name = "a_run_of_a_program_reads_what_it_is_given_and_changes_its_own_folder_only";
+    run_alone(name, 0, |confinement| {
+        let area = folder();
+        let granted = area.path().join("sub");
+        fs::write(granted.join("granted"), "granted").unwrap();
+        fs::write(area.path().join("moved"), "moved").unwrap();
+        let changes = folder();
+        let earlier = folder();
+        let lookup = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        let roots = rustix::fs::open(area.path(), lookup, rustix::fs::Mode::empty()).unwrap();
+        let opened = [granted, earlier.path().to_owned(), area.path().join("moved")]
+            .map(|path| File::open(path).unwrap());
+        let folders = opened.iter().map(|folder| (folder.as_fd(), Access::ReadWrite)).collect::<Vec<_>>();
+        apply_with_upper(confinement, &folders, &File::open(changes.path()).unwrap());
+
+        // The view finds entries of the area, and opens what the run was given.
+        rustix::fs::statat(&roots, "in", AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        let read_only = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let open = |path: &str| rustix::fs::openat(&roots, path, read_only, rustix::fs::Mode::empty());
+        for path in ["sub", "sub/granted", "moved"] {
+            open(path).unwrap();
+        }
+        for path in ["in", "."] {
+            assert!(is_denied(open(path)), "{path}");
+        }
+        assert!(is_denied(fs::write(area.path().join("moved"), "changed")));
+
+        let of_others = |name: &str| earlier.path().join(name);
+        assert_eq!(fs::read_to_string(of_others("in")).unwrap(), "content");
+        assert!(is_denied(fs::write(of_others("in"), "changed")));
+        assert!(is_denied(fs::write(of_others("new"), "new")));
+        assert!(is_denied(unlinkat(CWD, of_others("in"), AtFlags::empty())));
+        assert!(is_denied(renameat(CWD, of_others("in"), CWD, of_others("out"))));
+        let taken = renameat(CWD, of_others("in"), CWD, changes.path().join("taken"));
+        assert!(matches!(taken, Err(rustix::io::Errno::ACCESS | rustix::io::Errno::XDEV)), "{taken:?}");
+        fs::write(changes.path().join("1"), "own").unwrap();
+    });
+}
+
 #[test]
 fn an_unnamed_folder_must_also_be_a_root() {
     run_alone("an_unnamed_folder_must_also_be_a_root", 0, |confinement| {

@@ -38,7 +38,7 @@ macro_rules! targets {
     };
 }
 
-targets!(a2a, strict_json, sovereign, a2e, intent, mcp, nexus, verdict, scope, proof, jwt);
+targets!(a2a, strict_json, sovereign, a2e, intent, mcp, nexus, verdict, scope, proof, jwt, table);
 
 /// The others are not refused because nothing is believed.
 #[test]

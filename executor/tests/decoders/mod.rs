@@ -9,11 +9,13 @@ mod a2e;
 mod jwt;
 mod mcp;
 mod sovereign;
+mod table;
 
 pub(crate) use a2e::a2e;
 pub(crate) use jwt::{jwt, the_good_token_is_taken};
 pub(crate) use mcp::mcp;
 pub(crate) use sovereign::sovereign;
+pub(crate) use table::table;
 
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, Tree};
 use a2g_govern::{AcceptUnsigned, Admission, Trust, TrustSettings, VerifiedVerdict, admit};

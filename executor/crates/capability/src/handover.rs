@@ -9,7 +9,7 @@ use super::authority::Authority;
 use super::grant::{Grant, GrantTransfer};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
-use super::upper::Upper;
+use super::upper::{Earlier, Member, Place, Upper};
 use cap_std::fs::Dir;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -22,40 +22,80 @@ pub struct Handover {
     watch_outside: bool,
     /// Whether each folder stands for one that does not exist on the host, in the order of the folders.
     are_missing: Vec<bool>,
-    /// `true` if the folder for the run's file changes follows the granted folders.
-    has_upper: bool,
+    /// The folders that follow the granted ones.
+    changes: ChangesTransfer,
+}
+
+/// The folders for a run's file changes, in the order in which they are sent.
+#[derive(Debug, Serialize, Deserialize)]
+enum ChangesTransfer {
+    /// None: the run changes its granted folders.
+    Direct,
+    /// The run's own folder.
+    Apart,
+    /// The run's own folder, then those of a [`Member`]: `base`, as many of `earlier` as there are numbers, then `roots` and
+    /// `readable`.
+    OfMember { earlier: Vec<u64>, roots: usize, readable: usize, places: Vec<Option<Place>> },
 }
 
 impl Handover {
     /// Splits a permit into its serializable part and its folders, which are sent as file descriptors: the granted ones,
-    /// then the one for the run's file changes, if there is one.
+    /// then those for the run's file changes, if these are kept apart.
     #[must_use]
     pub fn from_permit(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots, upper) = permit.into_parts();
         let (opened, watch_outside) = roots.into_parts();
         let are_missing = opened.iter().map(|root| root.is_missing).collect();
-        let has_upper = upper.is_some();
-        let granted = opened.into_iter().map(|root| root.dir.into_std_file().into());
-        let folders = granted.chain(upper.map(Upper::into_dir)).collect();
-        (Self { grant: grant.to_transfer(), watch_outside, are_missing, has_upper }, folders)
+        let granted = opened.into_iter().map(|root| OwnedFd::from(root.dir.into_std_file()));
+        let mut folders = granted.collect::<Vec<_>>();
+        let changes = ChangesTransfer::send(upper, &mut folders);
+        (Self { grant: grant.to_transfer(), watch_outside, are_missing, changes }, folders)
     }
 
     /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has had an
     /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
     /// so a process receives one permit and can make no other, except copies of it for its further runs.
     #[must_use]
-    pub fn receive(self, mut folders: Vec<OwnedFd>) -> Option<ReceivedPermit> {
+    pub fn receive(self, folders: Vec<OwnedFd>) -> Option<ReceivedPermit> {
         if Authority::is_in_use() {
             return None;
         }
         let grant = Grant::from_transfer(self.grant)?;
-        let upper = if self.has_upper { Some(Upper::new(folders.pop()?)) } else { None };
-        // The folders of a governed run are exactly the roots of its grant, in the same order.
-        if folders.len() != grant.roots().len() || folders.len() != self.are_missing.len() {
+        // The first folders of a governed run are exactly the roots of its grant, in the same order.
+        let count = grant.roots().len();
+        if folders.len() < count || self.are_missing.len() != count {
+            return None;
+        }
+        let mut rest = folders.into_iter();
+        let granted = rest.by_ref().take(count).collect::<Vec<_>>();
+        let upper = match self.changes {
+            ChangesTransfer::Direct => None,
+            ChangesTransfer::Apart => Some(Upper::new(rest.next()?)),
+            ChangesTransfer::OfMember { earlier, roots, readable, places } => {
+                if places.len() != count {
+                    return None;
+                }
+                let upper = Upper::new(rest.next()?);
+                let base = rest.next()?;
+                let mut next = |number: usize| {
+                    let taken = rest.by_ref().take(number).collect::<Vec<_>>();
+                    (taken.len() == number).then_some(taken)
+                };
+                let earlier_folders = next(earlier.len())?.into_iter().zip(earlier);
+                Some(upper.with_member(Member {
+                    base,
+                    earlier: earlier_folders.map(|(folder, from)| Earlier { folder, from }).collect(),
+                    roots: next(roots)?,
+                    readable: next(readable)?,
+                    places,
+                }))
+            }
+        };
+        if rest.next().is_some() {
             return None;
         }
         let _authority = Authority::take()?;
-        let marked = folders.into_iter().zip(self.are_missing);
+        let marked = granted.into_iter().zip(self.are_missing);
         let opened = grant.roots().iter().zip(marked).map(|(root, (folder, is_missing))| OpenRoot {
             guest: root.tree().path().to_owned(),
             granted: Some(Arc::clone(root)),
@@ -68,6 +108,25 @@ impl Handover {
             Some(upper) => permit.with_upper(upper),
             None => permit,
         }))
+    }
+}
+
+impl ChangesTransfer {
+    /// Adds the folders for a run's file changes to those that are sent.
+    fn send(upper: Option<Upper>, folders: &mut Vec<OwnedFd>) -> Self {
+        let Some(upper) = upper else { return Self::Direct };
+        let (dir, member) = upper.into_parts();
+        folders.push(dir);
+        let Some(Member { base, earlier, roots, places, readable }) = member else { return Self::Apart };
+        let sent = Self::OfMember {
+            earlier: earlier.iter().map(|earlier| earlier.from).collect(),
+            roots: roots.len(),
+            readable: readable.len(),
+            places,
+        };
+        folders.push(base);
+        folders.extend(earlier.into_iter().map(|earlier| earlier.folder).chain(roots).chain(readable));
+        sent
     }
 }
 

@@ -91,6 +91,11 @@ impl Permit {
         Self { upper: Some(upper), ..self }
     }
 
+    /// Takes out the folder for the run's file changes, with the run's part in a program. `None` as [`Self::upper`].
+    pub fn take_upper(&mut self) -> Option<Upper> {
+        self.upper.take()
+    }
+
     /// Another permit of the same grant, for another run of the process that has received this one.
     pub(super) fn duplicate(&self) -> std::io::Result<Self> {
         if self.upper.is_some() {

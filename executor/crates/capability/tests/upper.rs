@@ -21,6 +21,8 @@ fn the_folder_for_changes_arrives_with_the_permit_and_serves_one_run() {
     let inode = |folder: std::os::fd::BorrowedFd<'_>| rustix::fs::fstat(folder).unwrap().st_ino;
     let upper = received.permit().upper().unwrap();
     assert_eq!(inode(upper.as_fd()), inode(File::open(folder.path()).unwrap().as_fd()));
-    assert_eq!(inode(upper.try_clone_dir().unwrap().as_fd()), inode(upper.as_fd()));
-    assert!(received.into_permit().upper().is_some());
+    assert!(upper.member().is_none());
+    let mut permit = received.into_permit();
+    assert!(permit.take_upper().is_some());
+    assert!(permit.upper().is_none());
 }

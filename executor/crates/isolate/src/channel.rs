@@ -32,7 +32,7 @@ const MAX_MESSAGE_BYTES: usize = 2 << 30;
 /// The byte that lets a prepared child begin.
 const BEGIN: u8 = b'!';
 /// Maximum number of descriptors in one message: the kernel's limit (`SCM_MAX_FD`).
-const MAX_DESCRIPTORS: usize = 253;
+pub(super) const MAX_DESCRIPTORS: usize = 253;
 /// The buffer size of a read from a child, in bytes.
 const CHILD_READ_BYTES: usize = 64 << 10;
 /// The buffer size of a read from a zygote, whose messages are short, in bytes.
@@ -43,7 +43,7 @@ const MAX_IDLE_BYTES: usize = 4 << 10;
 
 /// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
 /// version is accepted, and the messages may contain domain types.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// A message from the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,10 +89,9 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// The first message from the server to a child. The file of the tool's code is attached, then the descriptors of the
-/// granted folders, that of the folder for the run's file changes if they are kept apart, and the relay's socket if the run
-/// has a network or may call tools. Each further message to a child that serves several runs is the text of one run's
-/// arguments.
+/// The first message from the server to a child. The file of the tool's code is attached, then the folders of the permit
+/// (the granted ones, and those for the run's file changes if they are kept apart), and the relay's socket if the run has a
+/// network or may call tools. Each further message to a child that serves several runs is the text of one run's arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,

@@ -249,7 +249,8 @@ impl Confinement {
     /// the zygote's capabilities over files), and to the system calls that a running guest needs. Any other system call
     /// ends the process with `SIGSYS`.
     ///
-    /// With `upper`, the folder for the run's file changes, the child writes to that folder only, and reads all others.
+    /// With `upper`, the folder for the run's file changes, the child writes to that folder only, and reads all others. A
+    /// root may be a single file then.
     ///
     /// A folder that the sandbox itself opens again has to be among the roots.
     ///

@@ -9,7 +9,7 @@
 //! the kernel, and ends every child with SIGKILL, however its last guest ended.
 
 use super::cgroup::Cgroups;
-use super::channel::{CodeForm, EndReport, Exit, FromChild, Job, ReportedEnd, Task};
+use super::channel::{CodeForm, EndReport, Exit, FromChild, Job, MAX_DESCRIPTORS, ReportedEnd, Task};
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
@@ -19,7 +19,7 @@ use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
 use super::{GRACE, Module, PreforkConfig, ProcessLifetime};
-use a2g_capability::{Grant, Handover, Permit};
+use a2g_capability::{Grant, Handover, Permit, Upper};
 use a2g_runtime::spawn;
 use a2g_sandbox::{Event, Execution, error_detail, parse_result};
 use a2g_types::clock::Clock;
@@ -50,6 +50,8 @@ const MAX_EARLY_ARGUMENT_BYTES: usize = 64 << 10;
 const MAX_INLINE_PARSE_BYTES: usize = 256 << 10;
 /// Extra bytes for a re-serialized result, beyond twice the output limit.
 const SERIALIZATION_HEADROOM_BYTES: u64 = 64 << 10;
+/// Maximum number of a run's folders: they are sent in one message, with the tool's code and the relay's socket.
+const MAX_FOLDERS: usize = MAX_DESCRIPTORS - 2;
 /// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
@@ -76,12 +78,12 @@ impl Supervisor {
         Ok((Self { pool, idle, clock }, unusable))
     }
 
-    /// The job of one run. Its user depends on the owners of the granted folders. With `reused_by`, its process may serve
-    /// other runs of this agent.
+    /// The job of one run. Its user depends on the owners of the granted folders, and on those of the program's contents,
+    /// which it has to read. With `reused_by`, its process may serve other runs of this agent.
     ///
     /// # Errors
-    /// If there is no such tool, or the folder for the run's file changes cannot be given to that user. The message is a
-    /// clause about the run.
+    /// If there is no such tool, the folders for the run's file changes cannot be given to that user, or a process cannot
+    /// have so many folders. The message is a clause about the run.
     pub(super) fn job_request(
         &self,
         tool: &ToolName,
@@ -91,10 +93,15 @@ impl Supervisor {
     ) -> std::result::Result<JobRequest, ChildError> {
         let image = self.pool.image(tool).ok_or(ChildError::UnknownTool)?;
         let form = CodeForm::of(image.code().for_grant(permit.grant()));
-        let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
+        let member = permit.upper().and_then(Upper::member);
+        let earlier = member.map(|member| member.earlier.as_slice()).unwrap_or_default();
+        let granted = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
+        let owners = granted.chain(earlier.iter().map(|earlier| Owner::of(&earlier.folder)));
         let user = self.pool.run_as().user_for(owners);
         if let (Some(upper), Some(user)) = (permit.upper(), user) {
-            user.own(upper).map_err(|error| {
+            let base = member.map(|member| member.base.as_fd());
+            let given = base.into_iter().chain([upper.as_fd()]).try_for_each(|folder| user.own(folder));
+            given.map_err(|error| {
                 Error::other(format!(
                     "the folder for its file changes cannot be given to its user {user} ({error}): give the executor \
                      CAP_CHOWN, or do not run it as root"
@@ -103,6 +110,13 @@ impl Supervisor {
         }
         let reused_by = reused_by.filter(|_| may_share_process(&permit));
         let (permit, folders) = Handover::from_permit(permit);
+        if folders.len() > MAX_FOLDERS {
+            let error = format!(
+                "it needs {} folders, and {MAX_FOLDERS} can be passed to its process: grant fewer folders",
+                folders.len()
+            );
+            return Err(Error::other(error).into());
+        }
         let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
         let job = Job {
             tool: tool.to_string(),
@@ -380,6 +394,12 @@ impl Supervisor {
             {
                 End::Crashed("it reported a deadline that has not passed".to_owned())
             }
+            // Its changes cannot be stored, or those of its calls cannot be read.
+            ReportedEnd::Other(End::NotCommitted(reason))
+                if !execution.grant().effects().value.is_direct() =>
+            {
+                End::NotCommitted(truncate(reason))
+            }
             ReportedEnd::Other(
                 End::Returned(_)
                 | End::Staged(_)
@@ -413,7 +433,7 @@ async fn begin_child(
     }
 }
 
-/// The job of one child, the code of its tool and its folders: the granted ones, and the one for its file changes.
+/// The job of one child, the code of its tool and its folders: the granted ones, and those for its file changes.
 pub(super) struct JobRequest {
     job: Job,
     image: Arc<ToolImage>,

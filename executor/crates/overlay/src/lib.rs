@@ -13,6 +13,7 @@ mod diff;
 mod effects;
 mod hash;
 mod lower;
+mod member;
 mod name;
 mod places;
 mod seen;
@@ -34,8 +35,9 @@ pub use effects::{
 };
 pub use hash::Sha256;
 pub use lower::{Access, LowerRoot};
+pub use member::{Act, MemberError};
 pub use name::{EntryPath, MAX_NAME_BYTES, Name, NameError};
 pub use seen::{EntryKind, FileTime, MODE_BITS, Seen};
 pub use table::{MAX_TABLE_BYTES, NodeId, Table, TableError};
-pub use upper::Upper;
+pub use upper::{Earlier, Upper};
 pub use view::{Create, How, Identity, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View};

@@ -1,7 +1,7 @@
 //! The originals: an opened folder for each root, of which nothing is followed out.
 
 use crate::name::{EntryPath, Name};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
@@ -40,6 +40,16 @@ impl LowerRoot {
             folder = open_step(folder.as_fd(), &mut rest)?;
         }
         Ok(folder)
+    }
+
+    /// Opens any entry for what needs no more than `O_PATH`, without following any link.
+    ///
+    /// # Errors
+    /// As [`Self::open_folder`].
+    pub fn open_entry(&self, names: &[Name]) -> Result<OwnedFd, Errno> {
+        let Some((name, folder)) = names.split_last() else { return self.open_folder(&[]) };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(self.open_folder(folder)?, name.as_os_str(), flags, Mode::empty())
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn open_regular(folder: impl AsFd, name: &OsStr) -> Result<(File, See
 /// # Errors
 /// As `openat`; `EINVAL` for anything but a regular file, `EMLINK` for one with several names.
 pub(crate) fn open_staged(upper: &Upper, number: u64) -> Result<(File, Seen), Errno> {
-    let (file, seen) = open_regular(upper.dir(), OsStr::new(&number.to_string()))?;
+    let (file, seen) = upper.find(number, |folder, name| open_regular(folder, OsStr::new(name)))?;
     if seen.nlink == 1 { Ok((file, seen)) } else { Err(Errno::MLINK) }
 }
 

@@ -8,13 +8,19 @@
 //!
 //! The table is stored between a run and its commit ([`Table::to_bytes`], [`Table::from_bytes`]).
 
+mod originals;
 mod stored;
 
+pub(crate) use originals::{Originals, TooDeep};
 pub(crate) use stored::is_target;
+#[cfg(test)]
+pub(crate) use stored::tests as stored_tests;
 pub use stored::{MAX_TABLE_BYTES, TableError};
 
+use crate::lower::LowerRoot;
 use crate::name::{EntryPath, Name};
 use crate::seen::{EntryKind, FileTime, Seen};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 
@@ -23,7 +29,7 @@ use std::ffi::OsString;
 pub struct NodeId(pub(crate) u64);
 
 /// The changes and reads of a program. See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Table {
     nodes: BTreeMap<NodeId, Node>,
     /// The node of each root, in the order of the roots.
@@ -53,6 +59,8 @@ pub(crate) struct Node {
     pub(crate) accessed: Option<FileTime>,
     /// The last change of attributes. The commit does not need it: no program can set it.
     pub(crate) changed: Option<FileTime>,
+    /// `true` if another member of the program has the node open, so that it keeps its number.
+    pub(crate) is_pinned: bool,
 }
 
 /// The kind of a node, with its content.
@@ -120,6 +128,7 @@ impl Node {
             modified: None,
             accessed: None,
             changed: None,
+            is_pinned: false,
         }
     }
 
@@ -171,16 +180,19 @@ impl Node {
 
 impl Table {
     /// A table without changes. Each root is a folder node, whose original has been seen.
-    pub(crate) fn new(roots: &[Seen]) -> Self {
+    ///
+    /// # Errors
+    /// If a root cannot be examined.
+    pub fn new(roots: &[LowerRoot]) -> Result<Self, Errno> {
         let mut table = Self { next_content: 1, ..Self::default() };
-        for (root, seen) in roots.iter().enumerate() {
-            let path = EntryPath::of_root(root);
-            table.note_original(&path, *seen);
+        for (index, root) in roots.iter().enumerate() {
+            let path = EntryPath::of_root(index);
+            table.note_original(&path, Seen::look(&root.dir, "")?);
             let node = Node::of_original(NodeKind::Folder(BTreeMap::new()), path);
             let id = table.insert(node);
             table.roots.push(id);
         }
-        table
+        Ok(table)
     }
 
     /// The nodes of the roots.
@@ -218,13 +230,24 @@ impl Table {
         }
     }
 
-    pub(crate) fn forget_original(&mut self, path: &EntryPath) {
+    fn forget_original(&mut self, path: &EntryPath) {
         self.originals.remove(path);
     }
 
     /// The node of an original, wherever it is now.
     pub(crate) fn by_origin(&self, original: &EntryPath) -> Option<NodeId> {
         self.by_origin.get(original).copied()
+    }
+
+    /// The number of the next new node. All later ones are higher.
+    pub(crate) const fn next_node(&self) -> u64 {
+        self.next_node
+    }
+
+    /// The number of the next new content. All later ones are higher.
+    #[must_use]
+    pub const fn next_content(&self) -> u64 {
+        self.next_content
     }
 
     /// A number for a new file of the upper folder.
@@ -245,11 +268,37 @@ impl Table {
         id
     }
 
+    /// Adds the node of an entry that is no longer in the tree, under its own number.
+    pub(crate) fn keep_removed(&mut self, id: NodeId, mut node: Node) {
+        node.place = None;
+        if let Some(entries) = node.entries_mut() {
+            entries.clear();
+        }
+        self.nodes.insert(id, node);
+    }
+
     /// Drops a node that has no place, with its overrides.
     pub(crate) fn drop_node(&mut self, id: NodeId) {
-        if let Some(origin) = self.nodes.remove(&id).and_then(|node| node.origin) {
+        if let Some(origin) = self.nodes.remove(&id).and_then(|node| node.origin)
+            && self.by_origin.get(&origin) == Some(&id)
+        {
             self.by_origin.remove(&origin);
         }
+    }
+
+    /// Drops a node of which nothing differs from its original in its place.
+    pub(crate) fn drop_unchanged(&mut self, id: NodeId) {
+        let Some(node) = self.node(id) else { return };
+        let is_kept = node.is_pinned || self.roots.contains(&id);
+        if is_kept || !node.is_unchanged() || !self.is_in_place(id) {
+            return;
+        }
+        // Of a folder only its changes matter. That a file was opened matters as long as the table does.
+        if let (EntryKind::Folder, Some(origin)) = (node.entry_kind(), node.origin.clone()) {
+            self.forget_original(&origin);
+        }
+        self.unplace(id, None);
+        self.drop_node(id);
     }
 
     /// Gives a node the name `name` in a folder, in place of the override that is there.
@@ -280,6 +329,36 @@ impl Table {
             (Some(entries), Some(override_)) => drop(entries.insert(name.clone(), override_)),
             (Some(entries), None) => drop(entries.remove(name)),
             (None, _) => {}
+        }
+    }
+
+    /// The permissions of a node.
+    pub(crate) fn mode(&self, id: NodeId) -> Option<u32> {
+        let node = self.node(id)?;
+        let seen = node.origin.as_ref().and_then(|origin| self.originals.get(origin));
+        node.mode.or_else(|| seen.map(|seen| seen.mode))
+    }
+
+    /// Takes over from an earlier table of the same view what is not stored: the positions of entries that keep their
+    /// names, and what others have pinned.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        self.next_position = old.next_position;
+        for (id, node) in &mut self.nodes {
+            node.is_pinned = old.nodes.get(id).is_some_and(|old| old.is_pinned);
+            let Some(place) = &mut node.place else { continue };
+            place.position = old.position(place.folder, &place.name).unwrap_or_else(|| {
+                let position = self.next_position;
+                self.next_position = position.saturating_add(1);
+                position
+            });
+        }
+    }
+
+    /// The position of the entry that has a name and a node.
+    fn position(&self, folder: NodeId, name: &Name) -> Option<u64> {
+        match self.nodes.get(&folder)?.entries()?.get(name)? {
+            Override::Node(id) => Some(self.nodes.get(id)?.place.as_ref()?.position),
+            Override::Removed => None,
         }
     }
 

@@ -22,6 +22,7 @@ mod find;
 mod handles;
 mod listing;
 mod open;
+mod program;
 mod prune;
 mod rename;
 mod times;
@@ -57,7 +58,7 @@ pub struct UpperBudget {
 /// The numbers by which a program recognises an entry. They stay the same when the entry is changed or moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The number of the device; 0 for a folder or a link that the program made.
+    /// The number of the device; 0 for what the program made.
     pub device: u64,
     /// The inode on that device.
     pub inode: u64,
@@ -116,15 +117,15 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
     /// # Errors
     /// If a root or `upper` cannot be examined, or nothing can be made in `upper`.
     pub fn new(upper: OwnedFd, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
-        let seen = roots.iter().map(|root| Seen::look(&root.dir, "")).collect::<Result<Vec<_>>>()?;
-        Self::with_table(Table::new(&seen), upper, roots, budget)
+        Self::with_table(Table::new(&roots)?, Upper::new(upper), roots, budget)
     }
 
-    /// A view with the changes of an earlier one. Roots and upper folder are those of that view.
+    /// A view with the changes of an earlier one, or of other members of a program. The roots are those of the table, and
+    /// `upper` has all its contents.
     ///
     /// # Errors
     /// As [`Self::new`]; `ESTALE` if a root is another folder than it was, `EINVAL` if the number of roots differs.
-    pub fn load(table: Table, upper: OwnedFd, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
+    pub fn load(table: Table, upper: Upper, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
         if table.roots().len() != roots.len() {
             return Err(Errno::INVAL);
         }
@@ -136,22 +137,11 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             }
         }
         let mut view = Self::with_table(table, upper, roots, budget)?;
-        let uppers =
-            view.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
-        for (id, number) in uppers {
-            view.copied_bytes =
-                view.copied_bytes.saturating_add(content::allocated(&view.upper.stat(number)?));
-            // The file in the upper folder has these times.
-            if let Some(node) = view.table.node_mut(id) {
-                node.modified = None;
-                node.accessed = None;
-            }
-        }
+        view.copied_bytes = view.take_contents()?;
         Ok(view)
     }
 
-    fn with_table(table: Table, upper: OwnedFd, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
-        let upper = Upper::new(upper);
+    fn with_table(table: Table, upper: Upper, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
         let user = User::of_upper(&upper)?;
         let mut live = HashMap::new();
         for (root, id) in roots.iter().zip(table.roots()) {
@@ -228,7 +218,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         let mut stat = match (&node.kind, &node.origin) {
             (NodeKind::File(Content::Upper(number)), _) => {
                 let original = Original::from(&self.upper.stat(*number)?);
-                Stat { mode: self.mode(node)?, identity: self.identity(id)?, ..original.stat() }
+                Stat { mode: self.mode(id)?, identity: self.identity(id)?, ..original.stat() }
             }
             (_, Some(_)) => self.original(id)?.stat(),
             (_, None) => self.stat_made(id, node),
@@ -264,22 +254,18 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         }
     }
 
-    /// The numbers of a node: those of its original, else of its file in the upper folder, else its own.
+    /// The numbers of a node: those of its original, else its own, which no original has.
     fn identity(&self, id: NodeId) -> Result<Identity> {
         let node = self.node(id)?;
         if let Some(seen) = node.origin.as_ref().and_then(|origin| self.table.originals().get(origin)) {
             return Ok(Identity { device: seen.device, inode: seen.inode });
         }
-        match node.upper() {
-            Some(number) => Ok(Original::from(&self.upper.stat(number)?).identity()),
-            None => Ok(Identity { device: 0, inode: id.0 }),
-        }
+        Ok(Identity { device: 0, inode: id.0 })
     }
 
     /// The permissions of a node.
-    fn mode(&self, node: &Node) -> Result<u32> {
-        let seen = node.origin.as_ref().and_then(|origin| self.table.originals().get(origin));
-        node.mode.or_else(|| seen.map(|seen| seen.mode)).ok_or(Errno::BADF)
+    fn mode(&self, id: NodeId) -> Result<u32> {
+        self.table.mode(id).ok_or(Errno::BADF)
     }
 
     fn node(&self, id: NodeId) -> Result<&Node> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-use a2g_overlay::{Access, Create, How, LowerRoot, Name, NodeId, Table, UpperBudget, View};
+use a2g_overlay::{Access, Create, How, LowerRoot, Name, NodeId, Table, Upper, UpperBudget, View};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -216,7 +216,7 @@ fn changes_go_on_only_over_the_same_roots() {
     let load = |path: &Path, roots: usize| {
         let table = Table::from_bytes(&bytes, 1).unwrap();
         let roots = (0..roots).map(|_| root(path)).collect();
-        View::<std::fs::File>::load(table, open(test.upper.path()), roots, BUDGET)
+        View::<std::fs::File>::load(table, Upper::new(open(test.upper.path())), roots, BUDGET)
     };
     assert!(load(test.lower.path(), 1).is_ok());
     assert_eq!(load(test.lower.path(), 2).unwrap_err(), Errno::INVAL);

@@ -7,6 +7,7 @@
 //! Only the backend decides on a call. This module numbers the calls and holds their outcomes until the guest takes
 //! them.
 
+use super::files::Files;
 use super::state::StoreState;
 use super::typed::a2g::tool::calls::{Definition, Finished, Host, Summary};
 use super::typed::a2g::tool::types::ToolError;
@@ -263,13 +264,32 @@ impl PendingCalls {
         }
     }
 
-    /// Begins a call. Long arguments are counted from now on, as those that the relay receives are; longer ones than a
-    /// call may have are refused first, because memory for them would not help.
-    fn request_call(&self, tool: String, arguments: String) -> CallFuture {
+    /// Begins a call, which has the files of the run until its end if it shares them. Longer arguments than a call may have
+    /// are refused first: neither the files nor memory would help.
+    fn request_call(&self, tool: String, arguments: String, files: &mut Files) -> CallFuture {
         let Some(backend) = self.calls.backend() else { return refuse(CallError::not_declared()) };
         if arguments.len() > MAX_ARGUMENT_BYTES {
             return refuse(CallError::long_arguments());
         }
+        match files.lend() {
+            Ok(None) => self.perform_call(backend, tool, arguments),
+            Ok(Some(loan)) => {
+                let answer = self.perform_call(backend, tool, arguments);
+                Box::pin(async move {
+                    let ended = answer.await;
+                    drop(loan);
+                    ended
+                })
+            }
+            Err(error) => {
+                let message = format!("the call could not see the file changes of this run: {error}");
+                refuse(CallError::new("failed", message))
+            }
+        }
+    }
+
+    /// Passes a call to the backend. Long arguments are counted from now on, as those that the relay receives are.
+    fn perform_call(&self, backend: &Arc<dyn CallBackend>, tool: String, arguments: String) -> CallFuture {
         let bytes = arguments.len() as u64;
         if bytes > SMALL_MESSAGE_BYTES {
             return match backend.hold(bytes) {
@@ -324,6 +344,7 @@ impl PendingCalls {
         request: &'static str,
         tool: String,
         arguments: String,
+        files: &mut Files,
     ) -> Result<u32, RequestRefusedError> {
         if self.pending.len() >= MAX_OUTCOMES {
             let message = format!("{MAX_OUTCOMES} calls were started and not waited for");
@@ -336,7 +357,7 @@ impl PendingCalls {
             let message = format!("{MAX_PENDING} calls were started and not waited for: wait for them first");
             refuse(CallError::new("calls_exhausted", message))
         } else {
-            self.request_call(tool, arguments)
+            self.request_call(tool, arguments, files)
         };
         let held_bytes = Arc::clone(&self.held_bytes);
         let exhausted = Arc::clone(&self.exhausted);
@@ -455,17 +476,20 @@ impl Host for StoreState {
     }
 
     async fn call(&mut self, tool: String, arguments: String) -> wasmtime::Result<Result<String, ToolError>> {
-        let call = self.calls.start("call", tool, arguments).await?;
+        let call = self.calls.start("call", tool, arguments, &mut self.files).await?;
         let outcome = self.calls.wait(&[call]).await.and_then(|(_, outcome)| outcome);
+        // Now, because what the guest reads from an open file does not wait.
+        self.files.take_back_if_ended()?;
         Ok(outcome.map_err(ToolError::from))
     }
 
     async fn start(&mut self, tool: String, arguments: String) -> wasmtime::Result<u32> {
-        Ok(self.calls.start("start", tool, arguments).await?)
+        Ok(self.calls.start("start", tool, arguments, &mut self.files).await?)
     }
 
     async fn wait(&mut self, calls: Vec<u32>) -> wasmtime::Result<Result<Finished, ToolError>> {
         let finished = self.calls.wait(&calls).await;
+        self.files.take_back_if_ended()?;
         Ok(finished
             .map(|(call, outcome)| Finished { call, outcome: outcome.map_err(ToolError::from) })
             .map_err(ToolError::from))
@@ -533,14 +557,18 @@ mod tests {
         ] {
             let backend = Arc::new(NoMemory::default());
             let mut calls = PendingCalls::new(Calls::new(Arc::clone(&backend) as Arc<dyn CallBackend>));
-            let call = calls.start("call", "x".to_owned(), " ".repeat(bytes)).await.unwrap();
+            let call =
+                calls.start("call", "x".to_owned(), " ".repeat(bytes), &mut Files::Direct).await.unwrap();
             let outcome = calls.wait(&[call]).await.unwrap().1;
             assert_eq!(outcome.err().map(|error| error.code).as_deref(), code, "{bytes}");
             let counts = (backend.asked.load(Ordering::SeqCst), backend.performed.load(Ordering::SeqCst));
             assert_eq!(counts, (asked, performed), "{bytes}");
         }
         let mut none = PendingCalls::new(Calls::default());
-        let call = none.start("call", "x".to_owned(), " ".repeat(MAX_ARGUMENT_BYTES + 1)).await.unwrap();
+        let call = none
+            .start("call", "x".to_owned(), " ".repeat(MAX_ARGUMENT_BYTES + 1), &mut Files::Direct)
+            .await
+            .unwrap();
         assert_eq!(none.wait(&[call]).await.unwrap().1.unwrap_err().code, "not_allowed");
     }
 
@@ -562,14 +590,14 @@ mod tests {
         let mut calls = PendingCalls::new(Calls::new(Arc::new(Endless)));
         let short = usize::try_from(SMALL_MESSAGE_BYTES).unwrap();
         for _ in 0..MAX_UNCOUNTED_BYTES / short {
-            calls.start("start", "x".to_owned(), " ".repeat(short)).await.unwrap();
+            calls.start("start", "x".to_owned(), " ".repeat(short), &mut Files::Direct).await.unwrap();
         }
-        let counted = calls.start("start", "x".to_owned(), " ".to_owned()).await.unwrap();
+        let counted = calls.start("start", "x".to_owned(), " ".to_owned(), &mut Files::Direct).await.unwrap();
         assert_eq!(calls.wait(&[counted]).await.unwrap().1.unwrap_err().code, "busy");
         // The end of a call makes room.
         calls.pending.remove(&1);
         tokio::task::yield_now().await;
-        let free = calls.start("start", "x".to_owned(), " ".to_owned()).await.unwrap();
+        let free = calls.start("start", "x".to_owned(), " ".to_owned(), &mut Files::Direct).await.unwrap();
         assert!(calls.wait(&[free]).now_or_never().is_none(), "it has begun");
     }
 
@@ -577,17 +605,24 @@ mod tests {
     async fn a_run_that_takes_no_outcomes_ends() {
         let mut calls = PendingCalls::new(Calls::default());
         for number in 1..=20_000 {
-            assert_eq!(calls.start("start", "x".to_owned(), "{}".to_owned()).await.unwrap(), number);
+            assert_eq!(
+                calls.start("start", "x".to_owned(), "{}".to_owned(), &mut Files::Direct).await.unwrap(),
+                number
+            );
         }
         for (number, code) in [(10_000, "not_allowed"), (10_001, "calls_exhausted")] {
             let outcome = calls.wait(&[number]).await.unwrap();
             assert_eq!((outcome.0, outcome.1.unwrap_err().code.as_str()), (number, code));
         }
         for number in [20_001, 20_002] {
-            assert_eq!(calls.start("start", "x".to_owned(), "{}".to_owned()).await.unwrap(), number);
+            assert_eq!(
+                calls.start("start", "x".to_owned(), "{}".to_owned(), &mut Files::Direct).await.unwrap(),
+                number
+            );
         }
         for request in ["start", "call"] {
-            let refused = calls.start(request, "x".to_owned(), "{}".to_owned()).await.unwrap_err();
+            let refused =
+                calls.start(request, "x".to_owned(), "{}".to_owned(), &mut Files::Direct).await.unwrap_err();
             let message = format!("`{request}`: 20000 calls were started and not waited for");
             assert_eq!(refused.to_string(), message);
         }

@@ -5,18 +5,19 @@
 //! apart (`staged.rs`). What is read from and written to an open file goes to its handle in both.
 
 use super::listing::{Listing, ListingEntry};
-use super::staged::{Staged, StagedCalls};
-use super::state::StoreState;
+use super::staged::{Loan, Staged, StagedCalls, TakeBackError};
+use super::state::{PreopenKind, StoreState};
+use a2g_types::error_chain::BoxedError;
 use a2g_types::outcome::End;
 use std::sync::Arc;
 use wasmtime::component::Resource;
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtxView, WasiFilesystemView as _};
-use wasmtime_wasi::p2::FsResult;
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, DescriptorStat, DirectoryEntryStream, ErrorCode, HostDescriptor, MetadataHashValue,
     NewTimestamp, OpenFlags, PathFlags,
 };
+use wasmtime_wasi::p2::{FsError, FsResult};
 
 /// The files of a run.
 pub(super) enum Files {
@@ -40,6 +41,45 @@ impl Files {
             Self::Direct | Self::Staged(_) | Self::Ended => end,
         }
     }
+
+    /// Notes which of the granted folders are missing in the files of the run's program.
+    pub(super) fn mark_missing(&self, kinds: &mut [PreopenKind]) {
+        match self {
+            Self::Staged(staged) => staged.mark_missing(kinds),
+            Self::Direct | Self::Ended => {}
+        }
+    }
+
+    /// Lends the files to a call that begins, until the loan is dropped. `None` in a run that shares them with no other
+    /// one.
+    ///
+    /// # Errors
+    /// If the call could not see the changes of the run, because they cannot be stored.
+    pub(super) fn lend(&mut self) -> Result<Option<Loan>, BoxedError> {
+        match self {
+            Self::Staged(staged) => staged.lend(),
+            Self::Direct | Self::Ended => Ok(None),
+        }
+    }
+
+    /// Waits until no call has the files, and takes them back.
+    ///
+    /// # Errors
+    /// If what the calls have changed cannot be read. The run cannot go on.
+    async fn take_back(&mut self) -> Result<(), TakeBackError> {
+        match self {
+            Self::Staged(staged) => staged.take_back().await,
+            Self::Direct | Self::Ended => Ok(()),
+        }
+    }
+
+    /// As [`Self::take_back`], unless a call has the files.
+    pub(super) fn take_back_if_ended(&mut self) -> Result<(), TakeBackError> {
+        match self {
+            Self::Staged(staged) => staged.take_back_if_ended(),
+            Self::Direct | Self::Ended => Ok(()),
+        }
+    }
 }
 
 /// An open listing of a folder, which the table of handles has as a [`DirectoryEntryStream`].
@@ -49,7 +89,7 @@ enum OpenListing {
     Staged(a2g_overlay::Listing),
 }
 
-/// The file calls of a run.
+/// The file calls of a run. Each waits until no other run has the files, and then sees what these have changed.
 pub(super) struct RunFiles<'a>(pub(super) &'a mut StoreState);
 
 /// Defines calls on one open folder or file.
@@ -58,6 +98,7 @@ macro_rules! calls {
         $(pub(super) async fn $name(
             &mut self, $fd: Resource<Descriptor> $(, $arg: $ty)*
         ) -> FsResult<$out> {
+            self.take_back().await?;
             if let Some(staged) = self.staged(&$fd)? {
                 return staged.$name($($arg),*);
             }
@@ -91,6 +132,7 @@ impl RunFiles<'_> {
         new_fd: Resource<Descriptor>,
         new: String,
     ) -> FsResult<()> {
+        self.take_back().await?;
         let to = self.staged(&new_fd)?.map(|staged| staged.folder()).transpose()?;
         match (self.staged(&fd)?, to) {
             (Some(staged), Some(to)) => return staged.rename(old, to, new),
@@ -121,7 +163,11 @@ impl RunFiles<'_> {
         a: Resource<Descriptor>,
         b: Resource<Descriptor>,
     ) -> wasmtime::Result<bool> {
-        let identity = |staged: Option<StagedCalls<'_>>| staged.map(|staged| staged.identity()).transpose();
+        self.0.files.take_back().await?;
+        let identity = |staged: Option<StagedCalls<'_>>| match staged {
+            Some(staged) => staged.identity(),
+            None => Ok(None),
+        };
         let trap = |error| wasmtime::Error::msg(format!("a file cannot be compared: {error:?}"));
         let other = self.staged(&b).and_then(identity).map_err(trap)?;
         match (self.staged(&a).and_then(identity).map_err(trap)?, other) {
@@ -132,10 +178,11 @@ impl RunFiles<'_> {
     }
 
     /// Opens a listing of a folder.
-    pub(super) fn read_directory(
+    pub(super) async fn read_directory(
         &mut self,
         fd: &Resource<Descriptor>,
     ) -> FsResult<Resource<DirectoryEntryStream>> {
+        self.take_back().await?;
         let listing = match self.staged(fd)? {
             Some(staged) => OpenListing::Staged(staged.list()?),
             None => match self.0.wasi.ctx().table.get(fd)? {
@@ -147,7 +194,12 @@ impl RunFiles<'_> {
         Ok(Resource::new_own(stream.rep()))
     }
 
-    /// The next entry of a listing, including `.` and `..`; `None` at the end.
+    /// Waits until no other run has the files, and takes them back.
+    pub(super) async fn take_back(&mut self) -> FsResult<()> {
+        self.0.files.take_back().await.map_err(FsError::trap)
+    }
+
+    /// The next entry of a listing, including `.` and `..`; `None` at the end. The files have been taken back.
     pub(super) fn next_entry(
         &mut self,
         stream: &Resource<DirectoryEntryStream>,

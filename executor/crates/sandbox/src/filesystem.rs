@@ -296,7 +296,7 @@ impl HostDescriptor for AuditedFs<'_> {
 
     async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
         let walked = self.folder_path(&fd)?;
-        let listing = self.files().read_directory(&fd)?;
+        let listing = self.files().read_directory(&fd).await?;
         if let Some(walked) = walked {
             self.0.walked_paths.insert(listing.rep(), walked);
         }
@@ -490,6 +490,7 @@ impl HostDirectoryEntryStream for AuditedFs<'_> {
         &mut self,
         stream: Resource<DirectoryEntryStream>,
     ) -> FsResult<Option<DirectoryEntry>> {
+        self.files().take_back().await?;
         let walked = self.0.walked_paths.get(&stream.rep()).cloned();
         let is_hidden = |entry: &ListingEntry| {
             let is_shown = |walked: &WalkedPath| {

@@ -103,7 +103,7 @@ pub use a2g_types::outcome;
 pub use a2g_types::outcome::{AbortReason, End, Outcome};
 pub use a2g_types::tool::Contract;
 
-use a2g_capability::{EngineId, Grant, GrantView, Permit};
+use a2g_capability::{EngineId, Grant, GrantView, Permit, Upper};
 use a2g_types::error_chain::BoxedError;
 use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit};
 use a2g_types::outcome::{GrantedArea, RunMetrics, Usage};
@@ -628,10 +628,11 @@ impl Sandbox {
     /// Creates the store of one execution and reads the store's limits back.
     fn make_store(
         &self,
-        permit: Permit,
+        mut permit: Permit,
         input: &Input,
         execution: &Execution,
     ) -> wasmtime::Result<Store<StoreState>> {
+        let upper = permit.take_upper();
         let stats = &execution.stats;
         let grant = permit.grant();
         // The limits come from the execution and the folders from the permit, so both must have the same grant.
@@ -641,7 +642,7 @@ impl Sandbox {
         if grant.engine().is_some() && grant.engine() != self.engine_id {
             return Err(wasmtime::Error::msg("the permit is for another engine"));
         }
-        let files = self.files_of(&permit, stats)?;
+        let files = self.files_of(&permit, upper, stats)?;
         let mut wasi = WasiCtxBuilder::new();
         // File calls block this thread and do not move to a thread pool: the thread's CPU clock then counts their
         // work, and no file call waits for another thread.
@@ -666,7 +667,8 @@ impl Sandbox {
             }
         }
         let mut wasi = state::build_wasi(&mut wasi);
-        let (filesystem, kinds) = self.preopens.for_run(permit.roots(), grant)?;
+        let (filesystem, mut kinds) = self.preopens.for_run(permit.roots(), grant)?;
+        files.mark_missing(&mut kinds);
         *wasi.ctx().ctx.filesystem() = filesystem;
         let now = self.clock.monotonic();
         let state = StoreState {
@@ -715,8 +717,8 @@ impl Sandbox {
 
     /// The files of a run. A permit that does not keep changes apart exactly if its grant says so is refused: the changes
     /// would take effect too early, or never.
-    fn files_of(&self, permit: &Permit, stats: &RunStats) -> wasmtime::Result<Files> {
-        match (permit.grant().effects().value.is_direct(), permit.upper()) {
+    fn files_of(&self, permit: &Permit, upper: Option<Upper>, stats: &RunStats) -> wasmtime::Result<Files> {
+        match (permit.grant().effects().value.is_direct(), upper) {
             (true, None) => Ok(Files::Direct),
             (false, Some(upper)) => {
                 let budget = Arc::clone(&stats.budget);

@@ -4,9 +4,15 @@
 //! A view of [`a2g_overlay`] answers each call. The guest's open files are plain handles, of an original or of a file in
 //! the run's own folder, and can be read and written without this module. An open folder has no handle that leads to its
 //! host folder: a call that this module does not answer would find an empty folder without a name, and change nothing.
+//!
+//! A run of a program shares its files with the calls that it makes (`staged/program.rs`). What it reads from and writes to
+//! an open file does not wait for these calls; everything else does.
 
+mod program;
 #[cfg(test)]
 mod tests;
+
+pub(super) use program::{Loan, TakeBackError};
 
 use super::budget::Budget;
 use super::listing::ListingEntry;
@@ -18,7 +24,8 @@ use a2g_overlay::{
 };
 use a2g_types::error_chain::BoxedError;
 use a2g_types::limit::{Access, Limit};
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use program::{Program, StartFiles};
+use rustix::fs::{FileType, Mode, OFlags, openat, renameat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -42,6 +49,10 @@ use wasmtime_wasi::{FsPerms, OpenMode};
 /// finds the disk full.
 // The table is memory of this process: about 3 KB for an entry with a short path, including its stored form.
 const MAX_ENTRIES: usize = 100_000;
+/// The same for a run of a program, whose table is in memory twice while it is stored or read.
+const MAX_ENTRIES_OF_PROGRAM: usize = MAX_ENTRIES / 2;
+/// The name of the stored table until it is complete.
+const DRAFT: &str = "table.new";
 
 /// The files of a run whose changes are kept apart.
 pub(super) struct Staged {
@@ -49,15 +60,21 @@ pub(super) struct Staged {
     /// The folder of the changes.
     upper: OwnedFd,
     access: Access,
-    /// The guest's open files and folders by handle, without the granted folders that it finds open at its start.
-    open: HashMap<u32, Opened>,
+    /// The granted folders, in the order of the grant; `None` for one that is not among the program's files.
+    roots: Vec<Option<NodeId>>,
     /// The granted folders that do not exist on the host: nothing can be made in them.
     missing: Vec<NodeId>,
+    /// `None` for a run that shares its files with no other one.
+    program: Option<Program>,
+    /// The guest's open files and folders by handle, without the granted folders that it finds open at its start.
+    open: HashMap<u32, Opened>,
     /// A folder and a file as the guest gets them, but for what is replaced in each.
     folder: Dir,
     file: OpenedFile,
     /// Charged with the bytes that are copied before they can be changed.
     budget: Arc<Budget>,
+    /// The copied bytes that it was charged with.
+    charged: u64,
     /// The bytes that the view copies at most.
     max_copied: u64,
 }
@@ -69,6 +86,8 @@ enum Opened {
     Folder(Arc<NodeId>),
     /// A granted folder, which stays open.
     Root(NodeId),
+    /// A granted folder that is not among the program's files.
+    Gone,
     File(NodeId),
 }
 
@@ -80,45 +99,96 @@ pub(super) struct StagedCalls<'a> {
 }
 
 impl Staged {
-    /// The granted folders of `permit`, without changes, which will be kept in `upper`. `placeholder` is the empty folder
-    /// that stands for everything else.
+    /// The granted folders of `permit`, without changes of this run, which will be kept in `upper`. `placeholder` is the
+    /// empty folder that stands for everything else.
     ///
     /// # Errors
-    /// If a folder cannot be examined, or nothing can be made in `upper`.
+    /// If a folder cannot be examined, nothing can be made in `upper`, or the program's table cannot be read.
     pub(super) fn new(
         permit: &Permit,
-        upper: &Upper,
+        upper: Upper,
         placeholder: BorrowedFd<'_>,
         budget: Arc<Budget>,
     ) -> std::io::Result<Self> {
         let access = permit.grant().access().value;
-        let roots = permit.roots().as_slice();
-        let lower_root = |root: &OpenRoot| {
-            let dir = root.dir.as_fd().try_clone_to_owned()?;
-            Ok(LowerRoot { dir, access: overlay_access(access) })
-        };
-        let lower = roots.iter().map(lower_root).collect::<std::io::Result<Vec<_>>>()?;
+        let granted = permit.roots().as_slice();
         let max_copied = permit.grant().limit(Limit::Written).value;
-        let limits = UpperBudget { max_bytes: max_copied, max_nodes: MAX_ENTRIES };
-        let view: View = View::new(upper.try_clone_dir()?, lower, limits)?;
-        let missing_roots = roots.iter().enumerate().filter(|(_, root)| root.is_missing);
-        let missing = missing_roots.filter_map(|(index, _)| view.root(index)).collect();
+        let limits = |max_nodes| UpperBudget { max_bytes: max_copied, max_nodes };
+        let (dir, member) = upper.into_parts();
+        let own = dir.try_clone()?;
+        let StartFiles { view, roots, program } = match member {
+            None => open_granted(granted, own, overlay_access(access), limits(MAX_ENTRIES))?,
+            Some(member) => {
+                Program::open(member, own, overlay_access(access), limits(MAX_ENTRIES_OF_PROGRAM))?
+            }
+        };
+        if roots.len() != granted.len() {
+            return Err(std::io::Error::other("a granted folder has no place in the files of its program"));
+        }
+        // A program may have made a folder that the host does not have.
+        let missing_roots =
+            granted.iter().zip(&roots).filter(|(root, _)| root.is_missing && program.is_none());
+        let missing = missing_roots.filter_map(|(_, root)| *root).collect();
         let perms = match access {
             Access::ReadOnly => FsPerms::ReadOnly,
             Access::ReadWrite => FsPerms::ReadWrite,
         };
         let nothing = || placeholder.try_clone_to_owned().map(File::from);
         Ok(Self {
+            charged: view.copied_bytes(),
             view,
-            upper: upper.try_clone_dir()?,
+            upper: dir,
             access,
-            open: HashMap::new(),
+            roots,
             missing,
+            program,
+            open: HashMap::new(),
             folder: Dir::new(nothing()?, perms, OpenMode::empty(), true),
             file: OpenedFile::new(nothing()?, perms, OpenMode::empty(), true),
             budget,
             max_copied,
         })
+    }
+
+    /// Notes which of the granted folders are missing.
+    pub(super) fn mark_missing(&self, kinds: &mut [PreopenKind]) {
+        for (root, kind) in self.roots.iter().zip(kinds) {
+            if let PreopenKind::Granted { is_missing, .. } = kind {
+                *is_missing = root.is_none_or(|node| self.missing.contains(&node));
+            }
+        }
+    }
+
+    /// Lends the files to a call that begins; `None` in a run that shares them with no other one.
+    ///
+    /// # Errors
+    /// If the table of changes is too long, or cannot be stored.
+    pub(super) fn lend(&mut self) -> Result<Option<Loan>, BoxedError> {
+        let Some(program) = &mut self.program else { return Ok(None) };
+        program.lend(|| store_table(&self.upper, &self.view.snapshot()?.to_bytes()?)).map(Some)
+    }
+
+    /// Waits until no call has the files, and takes them back.
+    ///
+    /// # Errors
+    /// As [`Self::take_back_if_ended`].
+    pub(super) async fn take_back(&mut self) -> Result<(), TakeBackError> {
+        if let Some(program) = &self.program {
+            program.wait().await;
+        }
+        self.take_back_if_ended()
+    }
+
+    /// Takes the files back if no call has them any more, with what the calls have changed.
+    ///
+    /// # Errors
+    /// If these changes cannot be read. The run cannot go on.
+    pub(super) fn take_back_if_ended(&mut self) -> Result<(), TakeBackError> {
+        let Some(program) = &mut self.program else { return Ok(()) };
+        match program.take_back().map_err(TakeBackError)? {
+            Some(table) => self.view.reload(table).map_err(|error| TakeBackError(error.into())),
+            None => Ok(()),
+        }
     }
 
     /// The calls on the descriptor `fd`, which is `preopened` if the guest finds it open at its start. `None` for the
@@ -134,10 +204,15 @@ impl Staged {
     ) -> FsResult<Option<StagedCalls<'a>>> {
         let found = match preopened.map(|(index, preopen)| (index, &preopen.kind)) {
             Some((_, PreopenKind::Outside)) => return Ok(None),
-            // The granted folders are the roots of the view, in the same order, and come before the placeholder.
-            Some((index, PreopenKind::Granted { .. })) => self.view.root(index).map(Opened::Root),
+            // The granted folders have the order of the grant, and come before the placeholder.
+            Some((index, PreopenKind::Granted { .. })) => {
+                self.roots.get(index).map(|root| root.map_or(Opened::Gone, Opened::Root))
+            }
             None => self.open.get(&fd).cloned(),
         };
+        if let Some(program) = &mut self.program {
+            program.note_use();
+        }
         let opened = found.ok_or(ErrorCode::BadDescriptor)?;
         Ok(Some(StagedCalls { staged: self, table, opened }))
     }
@@ -150,7 +225,7 @@ impl Staged {
                     self.view.close_folder(node);
                 }
             }
-            Some(Opened::Root(_) | Opened::File(_)) | None => {}
+            Some(Opened::Root(_) | Opened::Gone | Opened::File(_)) | None => {}
         }
     }
 
@@ -164,49 +239,55 @@ impl Staged {
         Ok(Some(ListingEntry { name, kind: file_type(kind), next }))
     }
 
-    /// Writes the table of changes into the folder of the changes, where the server finds it after the run.
+    /// Writes the table of changes into the folder of the changes, where the server finds it after the run. If calls still
+    /// have the files, the server has the last table: the run has changed nothing else since it lent them.
     ///
     /// # Errors
     /// If the changes cannot be examined, the table is too long, or it cannot be written.
-    pub(super) fn store(self) -> Result<(), BoxedError> {
+    pub(super) fn store(mut self) -> Result<(), BoxedError> {
+        self.take_back_if_ended()?;
+        if self.program.as_ref().is_some_and(Program::is_lent) {
+            return Ok(());
+        }
         let Self { view, upper, .. } = self;
-        let bytes = view.into_table()?.to_bytes()?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&upper, a2g_overlay::Upper::TABLE, flags, Mode::RUSR | Mode::WUSR)?;
-        File::from(file).write_all(&bytes)?;
-        Ok(())
+        store_table(&upper, &view.into_table()?.to_bytes()?)
     }
 }
 
 impl StagedCalls<'_> {
     /// The node of the open file or folder.
-    pub(super) fn node(&self) -> NodeId {
+    fn node(&self) -> FsResult<NodeId> {
         match &self.opened {
-            Opened::Folder(node) => **node,
-            Opened::Root(node) | Opened::File(node) => *node,
+            Opened::Folder(node) => Ok(**node),
+            Opened::Root(node) | Opened::File(node) => Ok(*node),
+            Opened::Gone => Err(ErrorCode::NoEntry.into()),
         }
     }
 
     /// The node of the open folder from which a path starts.
     pub(super) fn folder(&self) -> FsResult<NodeId> {
         match &self.opened {
-            Opened::Folder(node) => Ok(**node),
-            Opened::Root(node) => Ok(*node),
+            Opened::Folder(_) | Opened::Root(_) | Opened::Gone => self.node(),
             Opened::File(_) => Err(ErrorCode::NotDirectory.into()),
         }
     }
 
-    /// The numbers by which files are compared.
-    pub(super) fn identity(&self) -> FsResult<Identity> {
-        Ok(self.staged.view.stat(self.node()).map_err(fs_error)?.identity)
+    /// The numbers by which files are compared; `None` for a granted folder that is gone.
+    pub(super) fn identity(&self) -> FsResult<Option<Identity>> {
+        match &self.opened {
+            Opened::Gone => Ok(None),
+            Opened::Folder(_) | Opened::Root(_) | Opened::File(_) => {
+                self.look_here().map(|stat| Some(stat.identity))
+            }
+        }
     }
 
     pub(super) fn stat(self) -> FsResult<DescriptorStat> {
-        self.staged.view.stat(self.node()).map(descriptor_stat).map_err(fs_error)
+        self.look_here().map(descriptor_stat)
     }
 
     pub(super) fn metadata_hash(self) -> FsResult<MetadataHashValue> {
-        self.identity().map(metadata_hash)
+        self.look_here().map(|stat| metadata_hash(stat.identity))
     }
 
     pub(super) fn stat_at(self, _never_follows: PathFlags, name: String) -> FsResult<DescriptorStat> {
@@ -272,8 +353,10 @@ impl StagedCalls<'_> {
     }
 
     pub(super) fn set_times(self, atim: NewTimestamp, mtim: NewTimestamp) -> FsResult<()> {
-        let node = self.node();
-        self.staged.view.set_times(node, new_time(atim)?, new_time(mtim)?).map_err(fs_error)
+        let node = self.node()?;
+        let set = self.staged.view.set_times(node, new_time(atim)?, new_time(mtim)?);
+        self.staged.charge_copies()?;
+        set.map_err(fs_error)
     }
 
     pub(super) fn set_times_at(
@@ -285,11 +368,11 @@ impl StagedCalls<'_> {
     ) -> FsResult<()> {
         let folder = self.folder()?;
         match entry_name(name)? {
-            Some(name) => self
-                .staged
-                .view
-                .set_times_at(folder, &name, new_time(atim)?, new_time(mtim)?)
-                .map_err(fs_error),
+            Some(name) => {
+                let set = self.staged.view.set_times_at(folder, &name, new_time(atim)?, new_time(mtim)?);
+                self.staged.charge_copies()?;
+                set.map_err(fs_error)
+            }
             None => self.set_times(atim, mtim),
         }
     }
@@ -382,10 +465,10 @@ impl StagedCalls<'_> {
             Err(Errno::NOSPC) => view.lookup(folder, name).map_or(0, |stat| stat.size),
             Ok(_) | Err(_) => 0,
         };
-        let is_over = copied_before.saturating_add(refused) > *max_copied;
-        let copied = view.copied_bytes().saturating_sub(copied_before);
-        let charged = if is_over { refused } else { copied };
-        budget.charge_write(charged).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))?;
+        if copied_before.saturating_add(refused) > *max_copied {
+            budget.charge_write(refused).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))?;
+        }
+        self.staged.charge_copies()?;
         let OpenFile { node, file } = opened.map_err(fs_error)?;
         let descriptor = self.staged.file(file, mode);
         self.give_out(descriptor, Opened::File(node))
@@ -395,6 +478,11 @@ impl StagedCalls<'_> {
         let fd = self.table.push(descriptor)?;
         self.staged.open.insert(fd.rep(), opened);
         Ok(fd)
+    }
+
+    /// The attributes of the open file or folder itself.
+    fn look_here(&self) -> FsResult<Stat> {
+        self.staged.view.stat(self.node()?).map_err(fs_error)
     }
 
     /// The attributes of an entry, or of the folder itself.
@@ -414,11 +502,19 @@ impl StagedCalls<'_> {
 
     /// Refuses to make an entry in a granted folder that does not exist on the host.
     fn check_exists(&self) -> FsResult<()> {
-        if self.staged.missing.contains(&self.node()) { Err(ErrorCode::NoEntry.into()) } else { Ok(()) }
+        if self.staged.missing.contains(&self.node()?) { Err(ErrorCode::NoEntry.into()) } else { Ok(()) }
     }
 }
 
 impl Staged {
+    /// Charges the budget with the bytes that the view has copied since the last time, or ends the run.
+    fn charge_copies(&mut self) -> FsResult<()> {
+        let copied = self.view.copied_bytes();
+        let due = copied.saturating_sub(self.charged);
+        self.charged = copied;
+        self.budget.charge_write(due).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))
+    }
+
     /// An open folder as the guest gets it.
     fn folder(&self, mode: OpenMode) -> Descriptor {
         let mut folder = self.folder.clone();
@@ -433,6 +529,29 @@ impl Staged {
         file.open_mode = mode;
         Descriptor::File(file)
     }
+}
+
+/// Opens the granted folders for a run whose changes no other run sees.
+fn open_granted(
+    granted: &[OpenRoot],
+    upper: OwnedFd,
+    access: a2g_overlay::Access,
+    budget: UpperBudget,
+) -> std::io::Result<StartFiles> {
+    let open = |root: &OpenRoot| Ok(LowerRoot { dir: root.dir.as_fd().try_clone_to_owned()?, access });
+    let lower = granted.iter().map(open).collect::<std::io::Result<Vec<_>>>()?;
+    let view: View = View::new(upper, lower, budget)?;
+    let roots = (0..granted.len()).map(|index| view.root(index)).collect();
+    Ok(StartFiles { view, roots, program: None })
+}
+
+/// Stores the table of changes in the folder `upper`, in place of an earlier one.
+fn store_table(upper: &OwnedFd, bytes: &[u8]) -> Result<(), BoxedError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let draft = openat(upper, DRAFT, flags, Mode::RUSR | Mode::WUSR)?;
+    File::from(draft).write_all(bytes)?;
+    renameat(upper, DRAFT, upper, a2g_overlay::Upper::TABLE)?;
+    Ok(())
 }
 
 fn overlay_access(access: Access) -> a2g_overlay::Access {

@@ -3,6 +3,7 @@
 use super::calls::RequestRefusedError;
 use super::limiter::MemoryGauge;
 use super::network::NetworkDeniedError;
+use super::staged::TakeBackError;
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, End};
 use std::sync::atomic::Ordering;
@@ -77,6 +78,9 @@ pub(super) fn end_from_error(
     }
     if let Some(refused) = error.downcast_ref::<RequestRefusedError>() {
         return Some(End::Trapped(refused.to_string()));
+    }
+    if let Some(lost) = error.downcast_ref::<TakeBackError>() {
+        return Some(End::NotCommitted(lost.to_string()));
     }
     // Checked before exit codes and traps: a guest that was refused memory exits or aborts in its own way.
     let is_memory_refused = memory.refused.load(Ordering::Relaxed);

@@ -3,11 +3,11 @@
 //! The process that ran the program wrote the table, and the program may have taken that process over. What a false table
 //! can say is therefore no more than a true one could: changes below the roots, which people see before the commit.
 
-use super::{Content, Modified, Node, NodeId, NodeKind, Override, Place, Table};
+use super::{Content, Modified, Node, NodeId, NodeKind, Originals, Override, Place, Table, TooDeep};
 use crate::name::{EntryPath, Name, escape, unescape};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
@@ -17,8 +17,8 @@ pub const MAX_TABLE_BYTES: usize = 64 << 20;
 /// The longest target of a symbolic link, in bytes: Linux's limit of a path, without its NUL.
 pub(crate) const MAX_TARGET_BYTES: usize = 4095;
 
-/// The names that are looked up to check a table: more than those of a program's changes, and a matter of seconds.
-const MAX_STEPS: usize = 20_000_000;
+/// The highest number of the next node or content: with more, a view could run out of numbers.
+const MAX_NUMBER: u64 = 1 << 48;
 
 /// The version of the form. A table is read by the program that wrote it, or by none.
 const VERSION: u32 = 1;
@@ -69,6 +69,8 @@ struct StoredNode {
     modified: Option<StoredModified>,
     accessed: Option<FileTime>,
     changed: Option<FileTime>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pinned: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -157,6 +159,7 @@ fn store_node(id: NodeId, node: &Node) -> StoredNode {
         modified,
         accessed: node.accessed,
         changed: node.changed,
+        pinned: node.is_pinned,
     }
 }
 
@@ -174,6 +177,9 @@ fn load(stored: StoredTable, roots: usize) -> Result<Table, &'static str> {
     }
     if stored.nodes.len() < roots {
         return Err("a root is missing");
+    }
+    if stored.next_node.max(stored.next_content) > MAX_NUMBER {
+        return Err("its next number is too high");
     }
     let mut table = Table {
         roots: stored.nodes.iter().take(roots).map(|node| NodeId(node.id)).collect(),
@@ -218,7 +224,7 @@ fn load(stored: StoredTable, roots: usize) -> Result<Table, &'static str> {
 }
 
 fn load_node(stored: StoredNode) -> Result<Node, &'static str> {
-    let StoredNode { id: _, kind, origin, mode, modified, accessed, changed } = stored;
+    let StoredNode { id: _, kind, origin, mode, modified, accessed, changed, pinned } = stored;
     let kind = match kind {
         StoredKind::LowerFile => NodeKind::File(Content::Lower),
         StoredKind::UpperFile { number } => NodeKind::File(Content::Upper(number)),
@@ -234,7 +240,7 @@ fn load_node(stored: StoredNode) -> Result<Node, &'static str> {
     if mode.is_some_and(|mode| mode & !MODE_BITS != 0) || times.any(|time| !time.is_valid()) {
         return Err("a mode or a time is impossible");
     }
-    Ok(Node { kind, origin, place: None, mode, modified, accessed, changed })
+    Ok(Node { kind, origin, place: None, mode, modified, accessed, changed, is_pinned: pinned })
 }
 
 fn load_entries(stored: Vec<StoredEntry>) -> Result<BTreeMap<Name, Override>, &'static str> {
@@ -313,8 +319,7 @@ fn place_all(table: &mut Table) -> Result<(), &'static str> {
 
 /// Checks that only originals are removed, and that no original that has a node can also be seen at its first place.
 fn check_entries(table: &Table) -> Result<(), &'static str> {
-    let mut steps = MAX_STEPS;
-    let in_place = table.nodes.keys().copied().filter(|id| table.is_in_place(*id)).collect::<HashSet<_>>();
+    let mut originals = Originals::new(table);
     for node in table.nodes.values() {
         for (name, override_) in node.entries().into_iter().flatten() {
             let original = node.origin.as_ref().map(|origin| origin.child(name));
@@ -325,8 +330,10 @@ fn check_entries(table: &Table) -> Result<(), &'static str> {
             }
         }
         if let Some(origin) = &node.origin
-            && is_visible(table, &in_place, origin, &mut steps)
-                .ok_or("its folders lie too deep in one another")?
+            && originals
+                .find_plain(origin)
+                .map_err(|TooDeep| "its folders lie too deep in one another")?
+                .is_some()
         {
             return Err("an original is at two places");
         }
@@ -334,34 +341,5 @@ fn check_entries(table: &Table) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// `true` if a path of the originals leads to what it led to at the start, and no node says so; `None` once too many names
-/// were looked up.
-fn is_visible(
-    table: &Table,
-    in_place: &HashSet<NodeId>,
-    original: &EntryPath,
-    steps: &mut usize,
-) -> Option<bool> {
-    let mut above = EntryPath::of_root(original.root);
-    let mut at = table.by_origin(&above);
-    for name in &original.names {
-        *steps = steps.checked_sub(1)?;
-        above.names.push(name.clone());
-        let entries = at.and_then(|id| table.node(id)).and_then(Node::entries);
-        at = match entries.map(|entries| entries.get(name)) {
-            // An entry that contains it was removed or replaced.
-            None => return Some(false),
-            Some(None) => return Some(true),
-            Some(Some(Override::Node(id))) if in_place.contains(id) => Some(*id),
-            Some(Some(Override::Node(_) | Override::Removed)) => {
-                // The whole path is hashed.
-                *steps = steps.checked_sub(above.names.len())?;
-                table.by_origin(&above)
-            }
-        };
-    }
-    Some(false)
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

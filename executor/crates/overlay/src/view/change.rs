@@ -65,6 +65,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             modified: Some(Modified::ByEntries(now)),
             accessed: Some(now),
             changed: Some(now),
+            is_pinned: false,
         });
         self.table.place(id, folder, name);
         self.touch(folder)

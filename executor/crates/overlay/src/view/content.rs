@@ -1,7 +1,7 @@
-//! Copying an original into the upper folder before it is written.
+//! Copying a content into the own upper folder before it is written.
 
 use super::View;
-use super::handles::{Live, Redirection};
+use super::handles::{HandleContent, Live, Redirection};
 use crate::seen::{EntryKind, Seen, stat_at};
 use crate::table::{Content, Modified, NodeId, NodeKind};
 use rustix::fs::{Mode, OFlags, SeekFrom, Statx, copy_file_range, ftruncate, ioctl_ficlone, openat, seek};
@@ -22,26 +22,30 @@ pub(super) fn allocated(stat: &Statx) -> u64 {
 }
 
 impl<F: AsFd + From<OwnedFd>> View<F> {
-    /// Gives a file node that has its original's content a copy of it in the upper folder, or an empty file, and makes all
-    /// who read the original read the copy.
+    /// `true` if the content of a file may be written as it is.
+    pub(super) fn has_own_content(&self, id: NodeId) -> Result<bool> {
+        self.node(id)?.upper().map_or(Ok(false), |number| self.upper.is_own(number))
+    }
+
+    /// Gives a file node whose content is not in the own folder a copy of it there, or an empty file, and puts that behind
+    /// all open handles.
     pub(super) fn copy_up(&mut self, id: NodeId, is_empty: bool) -> Result<()> {
-        let original = self.original(id)?;
-        if original.seen.nlink > 1 {
+        if self.node(id)?.upper().is_none() && self.original(id)?.seen.nlink > 1 {
             return Err(Errno::PERM);
         }
         let number = self.table.take_content_number();
         let result = self.copy_to(id, number, is_empty);
-        let (bytes, readers) = result.inspect_err(|_| self.discard_content(number))?;
+        let (bytes, handles) = result.inspect_err(|_| self.discard_content(number))?;
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
         let node = self.node_mut(id)?;
         node.kind = NodeKind::File(Content::Upper(number));
         node.modified = None;
         node.accessed = None;
         if let Some(live) = self.live.get_mut(&id) {
-            live.set_all_upper();
+            live.set_content(HandleContent::Own);
         }
         self.clear_set_id(id)?;
-        readers.apply()
+        handles.apply()
     }
 
     /// Does all of a copy that may fail.
@@ -49,20 +53,23 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         let copy = self.upper.create(number)?;
         let mut bytes = 0;
         if !is_empty {
-            let original = self.open_lower_file(id)?;
-            let stat = stat_at(&original, "")?;
+            let source = match self.node(id)?.upper() {
+                Some(earlier) => self.upper.open(earlier, OFlags::RDONLY)?,
+                None => self.open_lower_file(id)?,
+            };
+            let stat = stat_at(&source, "")?;
             bytes = allocated(&stat).min(stat.stx_size);
             if self.copied_bytes.saturating_add(bytes) > self.budget.max_bytes {
                 return Err(Errno::NOSPC);
             }
-            copy_content(&original, &copy, stat.stx_size)?;
+            copy_content(&source, &copy, stat.stx_size)?;
             let node = self.node(id)?;
             let modified = node.modified.map_or(stat.stx_mtime.into(), Modified::time);
             let accessed = node.accessed.unwrap_or(stat.stx_atime.into());
             super::times::set_both(&copy, accessed, modified)?;
         }
-        let readers = self.live.get(&id).map(|live| Live::prepare_redirection(live, &self.upper, number));
-        Ok((bytes, readers.transpose()?.unwrap_or_default()))
+        let handles = self.live.get(&id).map(|live| Live::prepare_redirection(live, &self.upper, number));
+        Ok((bytes, handles.transpose()?.unwrap_or_default()))
     }
 
     fn open_lower_file(&self, id: NodeId) -> Result<OwnedFd> {
@@ -76,7 +83,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
     /// Removes the set-user-id and set-group-id bits, as a write does. The kernel does it at the first write; here, a file
     /// that is opened for writing counts as written.
     pub(super) fn clear_set_id(&mut self, id: NodeId) -> Result<()> {
-        let mode = self.mode(self.node(id)?)?;
+        let mode = self.mode(id)?;
         let removed = if mode & GROUP_EXECUTES == 0 { SET_USER_ID } else { SET_USER_ID | SET_GROUP_ID };
         if !self.user.keeps_set_id && mode & removed != 0 {
             self.node_mut(id)?.mode = Some(mode & !removed);

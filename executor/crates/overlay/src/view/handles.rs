@@ -23,6 +23,8 @@ pub(super) struct Live<F> {
 #[derive(Debug)]
 struct Handle<F> {
     file: Weak<F>,
+    /// The access for which it was opened.
+    flags: OFlags,
     content: HandleContent,
 }
 
@@ -30,8 +32,11 @@ struct Handle<F> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandleContent {
     /// That of the original, to be read only.
-    Lower,
-    Upper,
+    Original,
+    /// One that another member of the program made, or had made in place of this one.
+    Earlier,
+    /// One of the own upper folder.
+    Own,
 }
 
 impl<F> Default for Live<F> {
@@ -50,35 +55,41 @@ impl<F: AsFd> Live<F> {
         self.opens > 0 || Arc::strong_count(&self.pin) > 1 || self.files.iter().any(is_open)
     }
 
-    pub(super) fn add_file(&mut self, file: &Arc<F>, content: HandleContent) {
+    pub(super) fn add_file(&mut self, file: &Arc<F>, flags: OFlags, content: HandleContent) {
         self.files.retain(|handle| handle.file.strong_count() > 0);
-        self.files.push(Handle { file: Arc::downgrade(file), content });
+        self.files.push(Handle { file: Arc::downgrade(file), flags, content });
     }
 
     /// A handle that is open on the original.
     pub(super) fn open_original(&self) -> Option<Arc<F>> {
-        let of_lower = self.files.iter().filter(|handle| handle.content == HandleContent::Lower);
-        of_lower.filter_map(|handle| handle.file.upgrade()).next()
+        let of_original = self.files.iter().filter(|handle| handle.content == HandleContent::Original);
+        of_original.filter_map(|handle| handle.file.upgrade()).next()
     }
 
-    /// Opens a content of the upper folder for each handle that reads the original, to replace it with.
+    /// Opens a content for each handle that has not one of the own folder, to replace it with.
     pub(super) fn prepare_redirection(&self, upper: &Upper, number: u64) -> Result<Redirection<F>> {
-        let of_lower = self.files.iter().filter(|handle| handle.content == HandleContent::Lower);
-        let open = of_lower.filter_map(|handle| handle.file.upgrade());
-        open.map(|file| Ok((file, upper.open(number, OFlags::RDONLY)?)))
+        let others = self.files.iter().filter(|handle| handle.content != HandleContent::Own);
+        let open = others.filter_map(|handle| Some((handle.file.upgrade()?, handle.flags)));
+        open.map(|(file, flags)| Ok((file, upper.open(number, flags)?)))
             .collect::<Result<_>>()
             .map(Redirection)
     }
 
-    /// Notes that all handles have the content of the upper folder.
-    pub(super) fn set_all_upper(&mut self) {
+    /// Notes the content that all handles have.
+    pub(super) fn set_content(&mut self, content: HandleContent) {
         for handle in &mut self.files {
-            handle.content = HandleContent::Upper;
+            handle.content = content;
         }
+    }
+
+    /// `true` if the file is open for writing.
+    pub(super) fn is_written(&self) -> bool {
+        let can_write = |handle: &Handle<F>| handle.flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        self.files.iter().any(|handle| can_write(handle) && handle.file.strong_count() > 0)
     }
 }
 
-/// The readers of an original, each with a handle of its copy.
+/// The handles of a content, each with one of the content that takes its place.
 pub(super) struct Redirection<F>(Vec<(Arc<F>, OwnedFd)>);
 
 impl<F> Default for Redirection<F> {
@@ -88,9 +99,9 @@ impl<F> Default for Redirection<F> {
 }
 
 impl<F: AsFd> Redirection<F> {
-    /// Makes each reader read the copy, so that it sees what others write from now on, as on a plain folder.
+    /// Makes each handle one of the new content, so that it sees what others write from now on, as on a plain folder.
     pub(super) fn apply(self) -> Result<()> {
-        self.0.into_iter().try_for_each(|(file, copy)| replace(&*file, &copy))
+        self.0.into_iter().try_for_each(|(file, new)| replace(&*file, &new))
     }
 }
 

@@ -85,11 +85,36 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         }
         self.check_entry(folder, name, &found, Rights::READ_OK)?;
         let id = self.adopt(folder, name, &found)?;
+        self.hold_folder(id)?;
+        Ok(id)
+    }
+
+    /// Opens the folder at a place, as one of the folders with which a run begins: the folders that contain it need not be
+    /// readable. `None` if there is no folder now.
+    ///
+    /// # Errors
+    /// As `openat` with `O_PATH | O_DIRECTORY | O_NOFOLLOW`, but for absence; `EBADF` if there is no such root; `ENOSPC`
+    /// if the table is full.
+    pub fn place(&mut self, root: usize, names: &[Name]) -> Result<Option<NodeId>> {
+        let mut folder = self.root(root).ok_or(Errno::BADF)?;
+        for name in names {
+            let Some(found) = self.find(folder, name)? else { return Ok(None) };
+            if self.kind(&found)? != EntryKind::Folder {
+                return Ok(None);
+            }
+            folder = self.adopt(folder, name, &found)?;
+        }
+        self.hold_folder(folder)?;
+        Ok(Some(folder))
+    }
+
+    /// Counts one more use of a folder.
+    fn hold_folder(&mut self, id: NodeId) -> Result<()> {
         let lower = self.lower_folder(id)?;
         let live = self.live.entry(id).or_default();
         live.opens = live.opens.saturating_add(1);
         live.lower = lower;
-        Ok(id)
+        Ok(())
     }
 
     /// Opens, and perhaps makes, the file `name` of a folder.
@@ -142,12 +167,14 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         // Another program may have replaced the entry since it was looked at.
         Self::check_openable(kind_of(&stat_at(&file, "")?))?;
         let node = self.adopt(folder, name, found)?;
-        Ok(self.give_out(node, file, HandleContent::Lower))
+        Ok(self.give_out(node, file, OFlags::RDONLY, HandleContent::Original))
     }
 
     fn open_upper(&mut self, id: NodeId, how: How) -> Result<OpenFile<F>> {
-        if self.node(id)?.upper().is_none() {
+        let mut content = if self.has_own_content(id)? { HandleContent::Own } else { HandleContent::Earlier };
+        if how.is_writing() && content != HandleContent::Own {
             self.copy_up(id, how.truncate)?;
+            content = HandleContent::Own;
         }
         let number = self.node(id)?.upper().ok_or(Errno::BADF)?;
         let file = self.upper.open(number, how.flags())?;
@@ -155,7 +182,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             // The kernel removes these bits from a file whose content is changed.
             self.clear_set_id(id)?;
         }
-        Ok(self.give_out(id, file, HandleContent::Upper))
+        Ok(self.give_out(id, file, how.flags(), content))
     }
 
     fn create_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile<F>> {
@@ -173,16 +200,23 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
             modified: None,
             accessed: None,
             changed: None,
+            is_pinned: false,
         };
         let id = self.table.insert(node);
         self.table.place(id, folder, name);
         self.touch(folder)?;
-        Ok(self.give_out(id, file, HandleContent::Upper))
+        Ok(self.give_out(id, file, how.flags(), HandleContent::Own))
     }
 
-    fn give_out(&mut self, node: NodeId, file: OwnedFd, content: HandleContent) -> OpenFile<F> {
+    fn give_out(
+        &mut self,
+        node: NodeId,
+        file: OwnedFd,
+        flags: OFlags,
+        content: HandleContent,
+    ) -> OpenFile<F> {
         let file = Arc::new(F::from(file));
-        self.live.entry(node).or_default().add_file(&file, content);
+        self.live.entry(node).or_default().add_file(&file, flags & !OFlags::TRUNC, content);
         OpenFile { node, file }
     }
 }

@@ -1,9 +1,10 @@
-//! Dropping nodes that nothing needs, and the end of a view.
+//! Dropping nodes that nothing needs, and the table of a view for others.
 
 use super::{MIN_SWEEP, View};
-use crate::seen::EntryKind;
 use crate::table::{Modified, NodeId, Table};
+use crate::upper::Upper;
 use rustix::io::Result;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 impl<F: AsFd + From<OwnedFd>> View<F> {
@@ -15,33 +16,26 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         for id in std::mem::take(&mut self.removed) {
             self.forget(id);
         }
-        let ids = self.table.nodes().map(|(id, _)| id).collect::<Vec<_>>();
-        for id in &ids {
-            self.take_attributes(*id)?;
-        }
-        // The entries of a folder were found after it, so later nodes are the inner ones.
-        for id in ids.into_iter().rev() {
-            self.drop_unchanged(id);
-        }
+        finish(&mut self.table, &self.upper, |_| false)?;
         Ok(self.table)
     }
 
-    /// Writes what only the upper folder says into the table, and removes what no commit needs.
-    fn take_attributes(&mut self, id: NodeId) -> Result<()> {
-        let node = self.node(id)?;
-        let mode = self.mode(node).ok();
-        let stat = node.upper().map(|number| self.upper.stat(number)).transpose()?;
-        let node = self.node_mut(id)?;
-        if let Some(stat) = stat {
-            node.mode = mode;
-            node.modified = Some(Modified::Set(stat.stx_mtime.into()));
-            node.accessed = Some(stat.stx_atime.into());
+    /// A copy of the table for another member of the program, in which all that is open here is pinned.
+    ///
+    /// # Errors
+    /// As [`Self::into_table`].
+    pub fn snapshot(&self) -> Result<Table> {
+        let mut table = self.table.clone();
+        for id in &self.removed {
+            table.drop_node(*id);
         }
-        let is_empty = node.entries().is_some_and(std::collections::BTreeMap::is_empty);
-        if node.origin.is_some() && is_empty && matches!(node.modified, Some(Modified::ByEntries(_))) {
-            node.modified = None;
-        }
-        Ok(())
+        finish(&mut table, &self.upper, |id| self.is_open(id))?;
+        Ok(table)
+    }
+
+    /// `true` if a folder or file is in use.
+    pub(super) fn is_open(&self, id: NodeId) -> bool {
+        self.live.get(&id).is_some_and(super::handles::Live::is_in_use)
     }
 
     /// Looks for nodes that nothing needs, once the table has doubled since the last time or is full. The time that this
@@ -67,40 +61,57 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
 
     /// Drops a node if it is not open, and either removed or an unchanged original in its place.
     pub(super) fn drop_unused(&mut self, id: NodeId) {
-        if self.live.get(&id).is_some_and(super::handles::Live::is_in_use) {
-            return;
-        }
-        if self.table.roots().contains(&id) {
+        if self.is_open(id) || self.table.roots().contains(&id) {
             return;
         }
         self.live.remove(&id);
         if self.removed.remove(&id) {
             self.forget(id);
         } else {
-            self.drop_unchanged(id);
+            self.table.drop_unchanged(id);
         }
-    }
-
-    fn drop_unchanged(&mut self, id: NodeId) {
-        let Some(node) = self.table.node(id) else { return };
-        let is_needed =
-            !node.is_unchanged() || !self.table.is_in_place(id) || self.table.roots().contains(&id);
-        if is_needed {
-            return;
-        }
-        // Of a folder only its changes matter. That a file was opened matters as long as the table does.
-        if let (EntryKind::Folder, Some(origin)) = (node.entry_kind(), node.origin.clone()) {
-            self.table.forget_original(&origin);
-        }
-        self.table.unplace(id, None);
-        self.table.drop_node(id);
     }
 
     /// Drops a removed node with its content.
-    fn forget(&mut self, id: NodeId) {
+    pub(super) fn forget(&mut self, id: NodeId) {
         if let Some(number) = self.table.node(id).and_then(crate::table::Node::upper) {
             self.discard_content(number);
         }
         self.table.drop_node(id);
     }
+}
+
+/// Writes what only the upper folder says into a table, pins what is open, and removes what nobody needs.
+fn finish(table: &mut Table, upper: &Upper, is_open: impl Fn(NodeId) -> bool) -> Result<()> {
+    let ids = table.nodes().map(|(id, _)| id).collect::<Vec<_>>();
+    for id in &ids {
+        take_attributes(table, upper, *id)?;
+    }
+    // The entries of a folder were found after it, so later nodes are the inner ones.
+    for id in ids.into_iter().rev() {
+        match table.node_mut(id) {
+            Some(node) if is_open(id) => node.is_pinned = true,
+            Some(_) | None => table.drop_unchanged(id),
+        }
+    }
+    Ok(())
+}
+
+fn take_attributes(table: &mut Table, upper: &Upper, id: NodeId) -> Result<()> {
+    let mode = table.mode(id);
+    let Some(node) = table.node_mut(id) else { return Ok(()) };
+    // Of an earlier content the table has the attributes: the file is another member's, which may be writing it.
+    if let Some(number) = node.upper()
+        && upper.is_own(number)?
+    {
+        let stat = upper.stat(number)?;
+        node.mode = mode;
+        node.modified = Some(Modified::Set(stat.stx_mtime.into()));
+        node.accessed = Some(stat.stx_atime.into());
+    }
+    let is_empty = node.entries().is_some_and(BTreeMap::is_empty);
+    if node.origin.is_some() && is_empty && matches!(node.modified, Some(Modified::ByEntries(_))) {
+        node.modified = None;
+    }
+    Ok(())
 }

@@ -95,7 +95,11 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
     fn apply_times(&mut self, id: NodeId, accessed: NewTime, modified: NewTime) -> Result<()> {
         self.check_times(id, accessed == NewTime::Now && modified == NewTime::Now)?;
         let now = FileTime::now();
-        if let Some(number) = self.node(id)?.upper() {
+        if self.node(id)?.upper().is_some() {
+            if !self.has_own_content(id)? {
+                self.copy_up(id, false)?;
+            }
+            let number = self.node(id)?.upper().ok_or(Errno::BADF)?;
             let times =
                 Timestamps { last_access: accessed.to_timespec(), last_modification: modified.to_timespec() };
             return futimens(self.upper.open(number, OFlags::RDONLY)?, &times);

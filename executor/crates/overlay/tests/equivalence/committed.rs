@@ -19,23 +19,22 @@ const NOW: i64 = 1_500_000_000;
 /// The facts of an entry that have to be equal.
 type Comparable = (i64, Option<i64>, Option<Vec<u8>>, Option<OsString>);
 
-pub(super) fn check(seed: u64, folder: &Path, table: &Table, before: &Snapshot) {
+pub(super) fn check(seed: u64, folder: &Path, table: &Table, upper: &Upper, before: &Snapshot) {
     let roots = (0..ROOTS).map(|root| LowerRoot {
         dir: open(&folder.join("lower").join(root.to_string())),
         access: Access::Write,
     });
     let roots = roots.collect::<Vec<_>>();
-    let upper = Upper::new(open(&folder.join("upper")));
     let plain = folder.join("plain");
     let lower = folder.join("lower");
     let store_path = folder.join("store");
     std::fs::create_dir(&store_path).unwrap();
     let store: OwnedFd = open(&store_path);
-    let folders = Folders { roots: &roots, upper: &upper, store: &store };
+    let folders = Folders { roots: &roots, upper, store: &store };
     // An ordinary user may remove a file that it may not read, and write one in a folder that it may not write. Neither can
     // be committed by that user.
     let is_root = rustix::process::geteuid().is_root();
-    let effects = match Effects::of(table, &roots, &upper, LIMITS) {
+    let effects = match Effects::of(table, &roots, upper, LIMITS) {
         Err(EffectsError::Original { source: Errno::ACCESS, .. }) if !is_root => return,
         effects => effects.unwrap(),
     };

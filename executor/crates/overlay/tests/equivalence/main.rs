@@ -17,12 +17,13 @@
 
 mod call;
 mod committed;
+mod members;
 mod overlay;
 mod plain;
 mod random;
 mod tree;
 
-use a2g_overlay::Table;
+use a2g_overlay::{Table, Upper};
 use call::{Call, Facts, Outcome, Side, TimeCall};
 use overlay::Overlay;
 use plain::Plain;
@@ -53,6 +54,18 @@ fn number_from_env(name: &str, default: u64) -> u64 {
 
 #[test]
 fn a_view_is_like_a_plain_folder() {
+    run_seeds(run_sequence);
+}
+
+#[test]
+fn the_views_of_a_program_are_like_processes_on_a_plain_folder() {
+    run_seeds(members::run_program);
+}
+
+/// A sequence of calls, which returns the table that it leaves.
+type Sequence = fn(seed: u64, folder: &Path) -> Table;
+
+fn run_seeds(sequence: Sequence) {
     let first = number_from_env("A2G_OVERLAY_FIRST", 0);
     let sequences = number_from_env("A2G_OVERLAY_SEQUENCES", SEQUENCES);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(2) as u64;
@@ -60,7 +73,7 @@ fn a_view_is_like_a_plain_folder() {
         for thread in 0..threads {
             scope.spawn(move || {
                 for seed in (first..first + sequences).filter(|seed| seed % threads == thread) {
-                    run_seed(seed);
+                    run_seed(seed, sequence);
                 }
             });
         }
@@ -74,7 +87,7 @@ fn temporary_folder() -> TempDir {
 }
 
 /// Makes the trees, runs one sequence as its user, and checks that the originals are untouched.
-fn run_seed(seed: u64) {
+fn run_seed(seed: u64, sequence: Sequence) {
     let folder = temporary_folder();
     let is_root = rustix::process::geteuid().is_root();
     let user = (is_root && seed / 2 % 2 == 1).then_some(NOBODY);
@@ -84,9 +97,11 @@ fn run_seed(seed: u64) {
             tree::build(&folder.path().join(side).join(root.to_string()), &mut random, user);
         }
     }
-    let upper = folder.path().join("upper");
-    std::fs::create_dir(&upper).unwrap();
-    std::os::unix::fs::chown(&upper, user, user).unwrap();
+    for contents in ["upper", "base", "calls"] {
+        let path = folder.path().join(contents);
+        std::fs::create_dir(&path).unwrap();
+        std::os::unix::fs::chown(&path, user, user).unwrap();
+    }
     tree::open_to_all(folder.path());
     let before = tree::snapshot(&folder.path().join("lower"));
     let run = || {
@@ -97,14 +112,16 @@ fn run_seed(seed: u64) {
             let uid = rustix::fs::Uid::from_raw(user);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
         }
-        run_sequence(seed, folder.path())
+        sequence(seed, folder.path())
     };
     // The user of a thread stays that of the thread.
     let result = std::thread::scope(|scope| scope.spawn(run).join());
     let table = result.unwrap_or_else(|_| panic!("sequence {seed} failed"));
     let after = tree::snapshot(&folder.path().join("lower"));
     assert_eq!(before, after, "sequence {seed} changed originals");
-    committed::check(seed, folder.path(), &table, &before);
+    let contents = |name: &str| open(&folder.path().join(name));
+    let upper = Upper::of_member(contents("upper"), contents("base"), 0, Vec::new());
+    committed::check(seed, folder.path(), &table, &upper, &before);
 }
 
 fn open(path: &Path) -> OwnedFd {
@@ -114,16 +131,33 @@ fn open(path: &Path) -> OwnedFd {
 /// Prints the calls of a sequence that fails.
 struct Log {
     seed: u64,
-    calls: Vec<(Call, Outcome)>,
+    calls: Vec<Logged>,
+}
+
+enum Logged {
+    Call(Call, Outcome),
+    /// Another member of the program has run here.
+    Member(Vec<Logged>),
+}
+
+fn print_all(calls: &[Logged], depth: usize) {
+    let indent = "    ".repeat(depth);
+    for call in calls {
+        match call {
+            Logged::Call(call, outcome) => println!("{indent}{call:?} -> {outcome:?}"),
+            Logged::Member(calls) => {
+                println!("{indent}a call of the program:");
+                print_all(calls, depth + 1);
+            }
+        }
+    }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("sequence {}:", self.seed);
-            for (call, outcome) in &self.calls {
-                println!("{call:?} -> {outcome:?}");
-            }
+            print_all(&self.calls, 0);
         }
     }
 }
@@ -135,8 +169,7 @@ fn run_sequence(seed: u64, folder: &Path) -> Table {
     let roots = |side: &str| [0, 1].map(|root| open(&folder.join(side).join(root.to_string())));
     let plain = Plain::new(roots("plain"), is_read_only);
     let overlay = Overlay::new(folder.join("upper"), folder.join("lower"), is_read_only);
-    let log = Log { seed, calls: Vec::new() };
-    let mut both = Both { plain, overlay, log, compares_folder_times: true };
+    let mut both = Both::new(seed, plain, overlay);
     for _ in 0..=random.below(MAX_CALLS) {
         if random.chance(15) {
             both.reload();
@@ -161,6 +194,11 @@ struct Both {
 }
 
 impl Both {
+    fn new(seed: u64, plain: Plain, overlay: Overlay) -> Self {
+        let log = Log { seed, calls: Vec::new() };
+        Self { plain, overlay, log, compares_folder_times: true }
+    }
+
     fn run_one(&mut self, random: &mut Random) {
         let Some(call) = self.generate(random) else { return };
         let _same = self.run(&call);
@@ -169,12 +207,20 @@ impl Both {
     fn run(&mut self, call: &Call) -> Outcome {
         let mut expected = self.plain.run(call);
         let mut actual = self.overlay.run(call);
-        self.log.calls.push((call.clone(), expected.clone()));
+        self.log.calls.push(Logged::Call(call.clone(), expected.clone()));
         if let (Outcome::Facts(plain), Outcome::Facts(overlay)) = (&mut expected, &mut actual) {
             self.forgive(plain, overlay);
         }
         assert_eq!(expected, actual, "plain folder, then view: {call:?}");
         expected
+    }
+
+    /// The open files that no folder contains any more.
+    fn removed_files(&self) -> Vec<usize> {
+        let removed = self.overlay.removed_files();
+        // In the view, each name of a file with several is a file of its own.
+        assert!(self.plain.removed_files().iter().all(|slot| removed.contains(slot)));
+        removed
     }
 
     /// Removes from both what cannot be compared.

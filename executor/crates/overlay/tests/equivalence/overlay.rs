@@ -3,10 +3,15 @@
 use super::call::{Call, Facts, Outcome, Side, TimeCall};
 use super::plain::use_file;
 use super::{FOLDER_SLOTS, MAX_FILES, ROOTS, open};
-use a2g_overlay::{Access, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, UpperBudget, View};
+use a2g_overlay::{
+    Access, Earlier, Identity, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, Upper, UpperBudget,
+    View,
+};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 const BUDGET: UpperBudget = UpperBudget { max_bytes: 1 << 30, max_nodes: 10_000 };
@@ -16,8 +21,18 @@ pub(super) struct Overlay {
     folders: [Option<NodeId>; FOLDER_SLOTS],
     files: [Option<OpenFile>; MAX_FILES],
     upper: PathBuf,
+    contents: Contents,
     lower: PathBuf,
     is_read_only: [bool; ROOTS],
+}
+
+/// The folders of the contents that a member of a program reads.
+#[derive(Clone, Default)]
+pub(super) struct Contents {
+    /// That of its own calls; `None` for one that is no member.
+    pub(super) base: Option<PathBuf>,
+    pub(super) from: u64,
+    pub(super) earlier: Vec<(PathBuf, u64)>,
 }
 
 /// A listing of which some has been read.
@@ -38,17 +53,34 @@ fn facts(stat: &Stat) -> Facts {
 
 impl Overlay {
     pub(super) fn new(upper: PathBuf, lower: PathBuf, is_read_only: [bool; ROOTS]) -> Self {
-        let mut overlay = Self {
-            view: None,
-            folders: [None; FOLDER_SLOTS],
-            files: [const { None }; MAX_FILES],
-            upper,
-            lower,
-            is_read_only,
-        };
+        let mut overlay = Self::without_view(upper, Contents::default(), lower, is_read_only);
         let view = View::new(open(&overlay.upper), overlay.roots(), BUDGET).unwrap();
         overlay.set_view(view);
         overlay
+    }
+
+    /// A member of a program, which begins with its table.
+    pub(super) fn of_member(
+        table: Table,
+        upper: PathBuf,
+        contents: Contents,
+        lower: PathBuf,
+        is_read_only: [bool; ROOTS],
+    ) -> Self {
+        let mut overlay = Self::without_view(upper, contents, lower, is_read_only);
+        overlay.load(table);
+        overlay
+    }
+
+    fn without_view(upper: PathBuf, contents: Contents, lower: PathBuf, is_read_only: [bool; ROOTS]) -> Self {
+        let folders = [None; FOLDER_SLOTS];
+        let files = [const { None }; MAX_FILES];
+        Self { view: None, folders, files, upper, contents, lower, is_read_only }
+    }
+
+    fn load(&mut self, table: Table) {
+        let view = View::load(table, self.all_contents(), self.roots(), BUDGET).unwrap();
+        self.set_view(view);
     }
 
     fn roots(&self) -> Vec<LowerRoot> {
@@ -89,26 +121,92 @@ impl Overlay {
 
     /// Ends the view, and stores and reads its table.
     pub(super) fn into_table(mut self) -> Table {
-        self.take_table()
+        self.end()
     }
 
-    fn take_table(&mut self) -> Table {
+    pub(super) fn end(&mut self) -> Table {
         self.files.fill_with(|| None);
         self.folders.fill(None);
         let table = self.view.take().unwrap().into_table().unwrap();
         let bytes = table.to_bytes().unwrap();
-        let contents = String::from_utf8(bytes.clone()).unwrap().matches("upper_file").count();
-        let staged = std::fs::read_dir(&self.upper).unwrap().count();
-        assert_eq!(staged, contents, "contents that no node has are removed");
+        self.check_contents(&String::from_utf8(bytes.clone()).unwrap());
         let table = Table::from_bytes(&bytes, ROOTS).unwrap();
         assert_eq!(table.to_bytes().unwrap(), bytes);
         table
     }
 
+    /// Checks that each own content is that of a node, and each content of a node in one of the folders.
+    fn check_contents(&self, table: &str) {
+        let parts = table.split(r#"{"upper_file":{"number":"#).skip(1);
+        let numbers = parts.map(|part| part.split_once('}').unwrap().0).collect::<BTreeSet<_>>();
+        for entry in std::fs::read_dir(&self.upper).unwrap() {
+            let name = entry.unwrap().file_name();
+            assert!(numbers.contains(name.to_str().unwrap()), "contents that no node has are removed");
+        }
+        for number in numbers {
+            self.all_contents().open(number.parse().unwrap(), OFlags::RDONLY).unwrap();
+        }
+    }
+
     fn reload(&mut self) {
-        let table = self.take_table();
-        let view = View::load(table, open(&self.upper), self.roots(), BUDGET).unwrap();
-        self.set_view(view);
+        let table = self.end();
+        self.load(table);
+    }
+
+    /// Lends the table to another member.
+    pub(super) fn lend(&mut self) -> Table {
+        let bytes = self.view().snapshot().unwrap().to_bytes().unwrap();
+        Table::from_bytes(&bytes, ROOTS).unwrap()
+    }
+
+    /// Goes on with the table of another member. What is open keeps its identity.
+    pub(super) fn take_back(&mut self, table: Table) {
+        let before = self.identities();
+        self.view().reload(table).unwrap();
+        assert_eq!(self.identities(), before);
+    }
+
+    pub(super) fn removed_files(&self) -> Vec<usize> {
+        let view = self.view.as_ref().unwrap();
+        let is_removed = |file: &Option<OpenFile>| {
+            file.as_ref().is_some_and(|file| view.stat(file.node).unwrap().nlink == 0)
+        };
+        (0..MAX_FILES).filter(|slot| is_removed(&self.files[*slot])).collect()
+    }
+
+    fn identities(&mut self) -> Vec<Identity> {
+        let files = self.files.iter().flatten().map(|file| file.node);
+        let open = files.chain(self.folders.iter().flatten().copied()).collect::<Vec<_>>();
+        open.into_iter().map(|id| self.view().stat(id).unwrap().identity).collect()
+    }
+
+    /// The folders of all contents.
+    pub(super) fn all_contents(&self) -> Upper {
+        let Contents { base, from, earlier } = &self.contents;
+        let Some(base) = base else { return Upper::new(open(&self.upper)) };
+        let earlier = earlier.iter().map(|(folder, from)| Earlier { folder: open(folder), from: *from });
+        Upper::of_member(open(&self.upper), open(base), *from, earlier.collect())
+    }
+
+    pub(super) fn open_base(&self) -> OwnedFd {
+        open(self.contents.base.as_ref().unwrap())
+    }
+
+    /// The earlier contents of a call of this member.
+    pub(super) fn earlier_of_calls(&self) -> Vec<(PathBuf, u64)> {
+        let own = [self.contents.base.as_ref().unwrap(), &self.upper];
+        let own = own.map(|folder| (folder.clone(), self.contents.from));
+        self.contents.earlier.iter().cloned().chain(own).collect()
+    }
+
+    /// Uses the folders at two places instead of the roots, if both are there.
+    pub(super) fn use_places(&mut self, places: &[Vec<Name>; ROOTS]) -> bool {
+        let found = [0, 1].map(|root| self.view().place(root, &places[root]).unwrap());
+        let are_there = found.iter().all(Option::is_some);
+        if are_there {
+            self.folders[..ROOTS].copy_from_slice(&found);
+        }
+        are_there
     }
 
     fn list(&mut self, folder: usize) -> Result<Outcome> {

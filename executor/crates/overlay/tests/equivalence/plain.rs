@@ -2,7 +2,7 @@
 
 use super::call::{Call, Facts, Outcome, Side, TimeCall};
 use super::{FOLDER_SLOTS, MAX_FILES, ROOTS};
-use a2g_overlay::{Create, EntryKind, FileTime, How};
+use a2g_overlay::{Create, EntryKind, FileTime, How, Name};
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, RawDir, fstat, futimens, mkdirat, openat, readlinkat, renameat,
     statat, symlinkat, unlinkat, utimensat,
@@ -47,12 +47,37 @@ impl Plain {
         Self { folders, files: [const { None }; MAX_FILES], hard_linked }
     }
 
+    /// Another process on the same folders.
+    pub(super) fn beside(&self, roots: [OwnedFd; ROOTS], is_read_only: [bool; ROOTS]) -> Self {
+        Self { hard_linked: self.hard_linked.clone(), ..Self::new(roots, is_read_only) }
+    }
+
+    /// Uses the folders at two places instead of the roots, if both are there and can be read.
+    pub(super) fn use_places(&mut self, places: &[Vec<Name>; ROOTS]) -> bool {
+        let open_place = |root: usize| {
+            let start = openat(self.folder(root), ".", FOLDER, Mode::empty());
+            places[root].iter().try_fold(start.ok()?, |folder, name| {
+                openat(folder, name.as_os_str(), FOLDER, Mode::empty()).ok()
+            })
+        };
+        let [Some(first), Some(second)] = [0, 1].map(open_place) else { return false };
+        for (slot, handle) in [first, second].into_iter().enumerate() {
+            self.folders[slot].as_mut().unwrap().handle = handle;
+        }
+        true
+    }
+
     pub(super) fn open_folders(&self) -> Vec<usize> {
         (0..FOLDER_SLOTS).filter(|slot| self.folders[*slot].is_some()).collect()
     }
 
     pub(super) fn open_files(&self) -> Vec<usize> {
         (0..MAX_FILES).filter(|slot| self.files[*slot].is_some()).collect()
+    }
+
+    pub(super) fn removed_files(&self) -> Vec<usize> {
+        let nlink = |slot: usize| fstat(self.file(slot)).unwrap().st_nlink;
+        self.open_files().into_iter().filter(|slot| nlink(*slot) == 0).collect()
     }
 
     pub(super) fn close_all(&mut self) {

@@ -2,19 +2,26 @@
 //! itself does not change.
 
 use super::*;
+use crate::calls::PendingCalls;
 use crate::egress::{Network, test_authority};
 use crate::filesystem::AuditedFs;
+use crate::limiter::MemoryGauge;
 use crate::state::StoreState;
-use crate::{Abort, End, Input, JsonText, Sandbox};
-use a2g_capability::{Area, Ceilings, Claims, Grant, Mount, Mounts, Tree};
+use crate::termination::end_from_error;
+use crate::typed::a2g::tool::calls::Host as _;
+use crate::{Abort, CallAnswer, CallBackend, CallFuture, CallRequest, Calls, End, Input, JsonText, Sandbox};
+use a2g_capability::{Area, Ceilings, Claims, Earlier, Grant, Member, Mount, Mounts, Place, Tree};
 use a2g_overlay::Table;
 use a2g_types::limit::{FileEffects, Layer, LimitMap};
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 use wasmtime::Store;
 use wasmtime_wasi::filesystem::WasiFilesystemView as _;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
@@ -28,6 +35,11 @@ const PATHS: [&str; 17] = [
     "a", "b", "d", "d/e", "d/f", "d/sub", "d/sub/g", "empty", "l", "l/e", "la", "dangling", "absolute",
     "new", "d/new", ".", "d/..",
 ];
+
+/// The pattern of a granted folder, and the folder's names in the files of its program; `None` for one that is gone.
+type Granted<'a> = (&'a str, Option<&'a [&'a str]>);
+
+const WHOLE: Granted<'_> = ("/w/**", Some(&[]));
 
 /// A generator with a fixed seed: the same numbers in every run.
 struct Dice(u64);
@@ -136,7 +148,7 @@ fn at(seconds: u64) -> NewTimestamp {
 
 /// A guest with its open files and folders.
 struct Guest {
-    folder: TempDir,
+    folder: Arc<TempDir>,
     changes: TempDir,
     store: Store<StoreState>,
     open: Vec<Resource<Descriptor>>,
@@ -144,11 +156,39 @@ struct Guest {
 
 impl Guest {
     fn new(sandbox: &Sandbox, effects: FileEffects) -> Self {
-        let folder = build_tree();
+        let folder = Arc::new(build_tree());
         let changes = tempfile::tempdir().unwrap();
         let granted = permit(folder.path(), effects);
         let permit = if effects.is_direct() { granted } else { granted.with_upper(upper(&changes)) };
-        let mut store = store(sandbox, permit).unwrap();
+        Self::with_store(store(sandbox, permit).unwrap(), folder, changes)
+    }
+
+    /// A run of a program whose files are those of `folder`.
+    fn of_program(
+        sandbox: &Sandbox,
+        folder: &Arc<TempDir>,
+        (scope, names): Granted<'_>,
+        base: &Path,
+        earlier: &[(&Path, u64)],
+    ) -> Self {
+        let changes = tempfile::tempdir().unwrap();
+        let bytes = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+        let member = Member {
+            base: open(base),
+            earlier: earlier
+                .iter()
+                .map(|(folder, from)| Earlier { folder: open(folder), from: *from })
+                .collect(),
+            roots: vec![open(folder.path())],
+            places: vec![names.map(|names| Place { root: 0, names: bytes(names) })],
+            readable: Vec::new(),
+        };
+        let upper = upper(&changes).with_member(member);
+        let permit = permit_in(folder.path(), scope, FileEffects::Atomic).with_upper(upper);
+        Self::with_store(store(sandbox, permit).unwrap(), Arc::clone(folder), changes)
+    }
+
+    fn with_store(mut store: Store<StoreState>, folder: Arc<TempDir>, changes: TempDir) -> Self {
         store.data_mut().links = true;
         // The calls are compared, not the two ways of resolving a path.
         store.data_mut().walks = true;
@@ -269,6 +309,49 @@ impl Guest {
         }
     }
 
+    /// Opens a file of the granted folder, and returns its number.
+    async fn open_file(&mut self, path: &str, open: OpenFlags, mode: DescriptorFlags) -> usize {
+        let opened = self.call(Operation::Open(0, PathFlags::empty(), path.to_owned(), open, mode)).await;
+        assert_eq!(opened, "opened", "{path}");
+        self.open.len() - 1
+    }
+
+    async fn write(&mut self, path: &str, content: &str) {
+        let open = OpenFlags::CREATE | OpenFlags::TRUNCATE;
+        let file = self.open_file(path, open, DescriptorFlags::WRITE).await;
+        self.call(Operation::Write(file, 0, content.as_bytes().to_vec())).await;
+        self.call(Operation::Close(file)).await;
+    }
+
+    async fn assert_content(&mut self, path: &str, content: &str) {
+        let file = self.open_file(path, OpenFlags::empty(), DescriptorFlags::READ).await;
+        self.assert_read(file, content).await;
+        self.call(Operation::Close(file)).await;
+    }
+
+    async fn assert_read(&mut self, file: usize, content: &str) {
+        let read = self.call(Operation::Read(file)).await;
+        assert!(read.contains(&format!("{:?}", content.as_bytes())), "{content}: {read}");
+    }
+
+    /// Looks at an entry of the granted folder.
+    async fn stat(&mut self, path: &str) -> FsResult<DescriptorStat> {
+        let root = self.fd(0);
+        AuditedFs(self.store.data_mut()).stat_at(root, PathFlags::empty(), path.to_owned()).await
+    }
+
+    fn lend(&mut self) -> Loan {
+        self.store.data_mut().files.lend().unwrap().unwrap()
+    }
+
+    fn end(&mut self) -> End {
+        self.store.data_mut().files.settle(End::Returned(JsonText::null()))
+    }
+
+    fn table(&self) -> PathBuf {
+        self.changes.path().join(a2g_overlay::Upper::TABLE)
+    }
+
     async fn list(&mut self, folder: Resource<Descriptor>) -> String {
         let mut files = AuditedFs(self.store.data_mut());
         let listing = match files.read_directory(folder).await {
@@ -325,6 +408,10 @@ fn snapshot(folder: &Path) -> Vec<String> {
 }
 
 fn permit(host: &Path, effects: FileEffects) -> Permit {
+    permit_in(host, "/w/**", effects)
+}
+
+fn permit_in(host: &Path, scope: &str, effects: FileEffects) -> Permit {
     let guest = Tree::parse_path("/w").unwrap();
     let counts = [Limit::Written, Limit::Created, Limit::DirectoryEntries];
     let unbounded = |limits: LimitMap<u64>, limit| limits.with_amount(limit, u64::MAX);
@@ -335,14 +422,18 @@ fn permit(host: &Path, effects: FileEffects) -> Permit {
         effects,
         ..Ceilings::closed()
     };
-    let claims = Claims { areas: Some(Area::parse("/w/**").unwrap()), ..Claims::default() };
+    let claims = Claims { areas: Some(Area::parse(scope).unwrap()), ..Claims::default() };
     let grant = Grant::meet(test_authority(), [(Layer::Verdict, claims)], &ceilings).unwrap();
     let mounts = Mounts::new(vec![Mount { guest, host: host.into() }]).unwrap();
     Permit::open(grant, &mounts, &ceilings.areas, |_| true).unwrap()
 }
 
+fn open(folder: &Path) -> OwnedFd {
+    File::open(folder).unwrap().into()
+}
+
 fn upper(folder: &TempDir) -> Upper {
-    Upper::new(File::open(folder.path()).unwrap().into())
+    Upper::new(open(folder.path()))
 }
 
 fn store(sandbox: &Sandbox, permit: Permit) -> wasmtime::Result<Store<StoreState>> {
@@ -371,19 +462,174 @@ fn a_store_keeps_changes_apart_exactly_if_the_grant_says_so() {
 #[test]
 fn only_the_changes_of_a_run_with_a_result_are_stored() {
     let sandbox = sandbox();
-    let returned = End::Returned(JsonText::null());
-    for (end, is_stored) in [(returned.clone(), true), (End::ResultNotJson, false)] {
+    for (end, is_stored) in [(End::Returned(JsonText::null()), true), (End::ResultNotJson, false)] {
         let mut guest = Guest::new(&sandbox, FileEffects::Atomic);
         assert_eq!(guest.store.data_mut().files.settle(end.clone()), end);
-        let table = guest.changes.path().join(a2g_overlay::Upper::TABLE);
-        assert_eq!(table.exists(), is_stored);
+        assert_eq!(guest.table().exists(), is_stored);
         if is_stored {
-            Table::from_bytes(&fs::read(table).unwrap(), 1).unwrap();
+            Table::from_bytes(&fs::read(guest.table()).unwrap(), 1).unwrap();
         }
     }
     let mut guest = Guest::new(&sandbox, FileEffects::Atomic);
-    fs::write(guest.changes.path().join(a2g_overlay::Upper::TABLE), "false").unwrap();
-    assert!(matches!(guest.store.data_mut().files.settle(returned), End::NotCommitted(_)));
+    fs::create_dir(guest.table()).unwrap();
+    assert!(matches!(guest.end(), End::NotCommitted(_)));
+}
+
+/// Stores a table as a server does.
+fn store_as_server(base: &Path, table: &[u8]) {
+    let draft = base.join("table.new");
+    fs::write(&draft, table).unwrap();
+    fs::rename(draft, base.join(a2g_overlay::Upper::TABLE)).unwrap();
+}
+
+/// The folder that a server keeps for a program whose files are those of `folder`.
+fn base_of(folder: &Path) -> TempDir {
+    let base = tempfile::tempdir().unwrap();
+    let root = LowerRoot { dir: open(folder), access: a2g_overlay::Access::Write };
+    store_as_server(base.path(), &Table::new(&[root]).unwrap().to_bytes().unwrap());
+    base
+}
+
+#[tokio::test]
+async fn the_runs_of_a_program_see_one_anothers_changes() {
+    let sandbox = sandbox();
+    let folder = Arc::new(build_tree());
+    let before = snapshot(folder.path());
+    let base = base_of(folder.path());
+    let mut program = Guest::of_program(&sandbox, &folder, WHOLE, base.path(), &[]);
+    program.write("d/f", "of the program").await;
+    let reader = program.open_file("d/e", OpenFlags::empty(), DescriptorFlags::READ).await;
+
+    for is_successful in [false, true] {
+        let loan = program.lend();
+        let of_call = tempfile::tempdir().unwrap();
+        store_as_server(of_call.path(), &fs::read(program.table()).unwrap());
+        fs::remove_file(program.table()).unwrap();
+        let earlier = [(base.path(), 1), (program.changes.path(), 1)];
+        let part: Granted<'_> = ("/w/d/**", Some(&["d"]));
+        let mut call = Guest::of_program(&sandbox, &folder, part, of_call.path(), &earlier);
+        call.assert_content("f", "of the program").await;
+        call.write("e", "of the call").await;
+        assert_eq!(call.call(Operation::MakeFolder(0, "made".to_owned())).await, "()");
+        assert_eq!(call.end(), End::Returned(JsonText::null()));
+
+        assert!(program.stat("a").now_or_never().is_none(), "paths wait for the call");
+        program.assert_read(reader, "eee").await;
+        if is_successful {
+            for entry in fs::read_dir(call.changes.path()).unwrap() {
+                let entry = entry.unwrap();
+                if entry.path() != call.table() {
+                    fs::rename(entry.path(), base.path().join(entry.file_name())).unwrap();
+                }
+            }
+            store_as_server(base.path(), &fs::read(call.table()).unwrap());
+        }
+        drop(loan);
+        assert_eq!(program.stat("d/made").await.is_ok(), is_successful);
+        program.assert_read(reader, if is_successful { "of the call" } else { "eee" }).await;
+    }
+    // It changes what the call has made.
+    program.write("d/e", "of the program again").await;
+    program.assert_read(reader, "of the program again").await;
+    program.write("d/made/new", "new").await;
+    assert_eq!(program.end(), End::Returned(JsonText::null()));
+    Table::from_bytes(&fs::read(program.table()).unwrap(), 1).unwrap();
+    assert_eq!(snapshot(folder.path()), before);
+}
+
+#[tokio::test]
+async fn a_table_is_stored_for_a_call_only_if_files_were_used() {
+    let sandbox = sandbox();
+    let folder = Arc::new(build_tree());
+    let base = base_of(folder.path());
+    let mut program = Guest::of_program(&sandbox, &folder, WHOLE, base.path(), &[]);
+    for (is_used, is_stored) in [(false, false), (true, true), (false, false), (true, true)] {
+        if is_used {
+            program.stat("a").await.unwrap();
+        }
+        let loans = [program.lend(), program.lend()];
+        assert_eq!(program.table().exists(), is_stored);
+        let _is_taken = fs::remove_file(program.table());
+        drop(loans);
+    }
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_read_ends_the_run() {
+    let sandbox = sandbox();
+    let folder = Arc::new(build_tree());
+    for is_used in [true, false] {
+        let base = base_of(folder.path());
+        let mut program = Guest::of_program(&sandbox, &folder, WHOLE, base.path(), &[]);
+        drop(program.lend());
+        store_as_server(base.path(), b"false");
+        if is_used {
+            let error = program.stat("a").await.unwrap_err().downcast().unwrap_err();
+            let end = end_from_error(&error, &MemoryGauge::default(), || false);
+            assert!(matches!(end, Some(End::NotCommitted(_))), "{end:?}");
+        }
+        assert!(matches!(program.end(), End::NotCommitted(_)));
+    }
+}
+
+#[tokio::test]
+async fn a_granted_folder_that_a_program_has_removed_is_missing() {
+    let sandbox = sandbox();
+    let folder = Arc::new(build_tree());
+    let base = base_of(folder.path());
+    let mut guest = Guest::of_program(&sandbox, &folder, ("/w/empty/**", None), base.path(), &[]);
+    let limits = guest.store.data().stats.effective_limits.get().unwrap();
+    assert_eq!(limits.missing_roots, ["/w/empty"]);
+    for path in [".", "new"] {
+        let error = guest.stat(path).await.unwrap_err().downcast();
+        assert!(matches!(error, Ok(ErrorCode::NoEntry)), "{path}");
+    }
+    assert_ne!(guest.call(Operation::MakeFolder(0, "new".to_owned())).await, "()");
+    assert_eq!(guest.call(Operation::IsSame(0, 0)).await, "true");
+    assert_eq!(guest.end(), End::Returned(JsonText::null()));
+}
+
+/// Answers a call, with whether it has found the table, when it is told to.
+struct HeldCall {
+    table: PathBuf,
+    end: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl CallBackend for HeldCall {
+    fn perform(self: Arc<Self>, _: CallRequest) -> CallFuture {
+        let has_table = self.table.exists();
+        let end = self.end.lock().take().unwrap();
+        Box::pin(async move {
+            end.await.unwrap();
+            Ok(CallAnswer::Result(has_table.to_string()))
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_call_has_the_files_of_its_program_until_its_end() {
+    let sandbox = sandbox();
+    let folder = Arc::new(build_tree());
+    let base = base_of(folder.path());
+    let (send_end, end) = oneshot::channel();
+    let mut program = Guest::of_program(&sandbox, &folder, WHOLE, base.path(), &[]);
+    let backend = HeldCall { table: program.table(), end: Mutex::new(Some(end)) };
+    program.store.data_mut().calls = PendingCalls::new(Calls::new(Arc::new(backend)));
+    program.write("a", "of the program").await;
+    let call = program.store.data_mut().start("x".to_owned(), "{}".to_owned()).await.unwrap();
+    assert!(program.stat("a").now_or_never().is_none());
+    send_end.send(()).unwrap();
+    program.stat("a").await.unwrap();
+    let finished = program.store.data_mut().wait(vec![call]).await.unwrap();
+    assert_eq!(finished.ok().and_then(|finished| finished.outcome.ok()).as_deref(), Some("true"));
+
+    // The server has the table that a run with open calls leaves.
+    fs::remove_file(program.table()).unwrap();
+    program.write("a", "again").await;
+    let _still_open = program.lend();
+    fs::remove_file(program.table()).unwrap();
+    assert_eq!(program.end(), End::Returned(JsonText::null()));
+    assert!(!program.table().exists());
 }
 
 #[tokio::test]
@@ -422,10 +668,8 @@ async fn a_guest_sees_the_same_whether_its_changes_are_kept_apart_or_not() {
             assert_eq!(lists[0], lists[1], "{path} after {log:#?}");
         }
         assert_eq!(snapshot(staged.folder.path()), before, "after {log:#?}");
-        let end = staged.store.data_mut().files.settle(End::Returned(JsonText::null()));
-        assert_eq!(end, End::Returned(JsonText::null()), "after {log:#?}");
-        let table = fs::read(staged.changes.path().join(a2g_overlay::Upper::TABLE)).unwrap();
-        Table::from_bytes(&table, 1).unwrap();
+        assert_eq!(staged.end(), End::Returned(JsonText::null()), "after {log:#?}");
+        Table::from_bytes(&fs::read(staged.table()).unwrap(), 1).unwrap();
     }
     assert!(worked > SEQUENCES, "only {worked} calls worked");
 }

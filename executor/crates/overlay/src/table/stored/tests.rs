@@ -23,16 +23,16 @@ fn table() -> serde_json::Value {
     })
 }
 
-fn path(root: usize, names: &[&str]) -> serde_json::Value {
+pub(crate) fn path(root: usize, names: &[&str]) -> serde_json::Value {
     serde_json::json!({ "root": root, "names": names })
 }
 
-fn folder(entries: &[(&str, Option<u64>)]) -> serde_json::Value {
+pub(crate) fn folder(entries: &[(&str, Option<u64>)]) -> serde_json::Value {
     let entry = |(name, node): &(&str, Option<u64>)| serde_json::json!({ "name": name, "node": node });
     serde_json::json!({ "folder": { "entries": entries.iter().map(entry).collect::<Vec<_>>() } })
 }
 
-fn node(id: u64, kind: serde_json::Value, origin: serde_json::Value) -> serde_json::Value {
+pub(crate) fn node(id: u64, kind: serde_json::Value, origin: serde_json::Value) -> serde_json::Value {
     let mode = 0o755;
     let time = serde_json::Value::Null;
     serde_json::json!({
@@ -40,7 +40,7 @@ fn node(id: u64, kind: serde_json::Value, origin: serde_json::Value) -> serde_js
     })
 }
 
-fn original(path: &serde_json::Value, kind: &str) -> serde_json::Value {
+pub(crate) fn original(path: &serde_json::Value, kind: &str) -> serde_json::Value {
     let time = serde_json::json!({ "seconds": 1, "nanoseconds": 0 });
     let seen = serde_json::json!({
         "kind": kind, "device": 1, "inode": 1, "size": 0, "mode": 0o755, "mtime": time, "ctime": time, "nlink": 1,
@@ -48,7 +48,7 @@ fn original(path: &serde_json::Value, kind: &str) -> serde_json::Value {
     serde_json::json!({ "path": path, "seen": seen })
 }
 
-fn read(table: &serde_json::Value) -> Result<Table, TableError> {
+pub(crate) fn read(table: &serde_json::Value) -> Result<Table, TableError> {
     Table::from_bytes(&serde_json::to_vec(table).unwrap(), 2)
 }
 

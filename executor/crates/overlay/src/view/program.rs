@@ -1,0 +1,93 @@
+//! The table of a program whose members take turns, as it comes back to one of them.
+
+use super::View;
+use super::content::allocated;
+use super::handles::HandleContent;
+use crate::table::{Content, NodeId, NodeKind, Table};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+impl<F: AsFd + From<OwnedFd>> View<F> {
+    /// Goes on with the table of the program, after other members have had [`Self::snapshot`]. What is open stays open: a
+    /// folder or file that another member has removed is as one that was removed here, and a file of which another member
+    /// has made a new content has that now.
+    ///
+    /// # Errors
+    /// `EINVAL` if the table is one of other roots, and `ESTALE` if it says of something open that it is another entry;
+    /// else as a copy of a file that is open for writing. The view can then be used no more.
+    pub fn reload(&mut self, table: Table) -> Result<()> {
+        if table.roots() != self.table.roots() {
+            return Err(Errno::INVAL);
+        }
+        let open = self.live.keys().copied().filter(|id| self.is_open(*id)).collect::<BTreeSet<_>>();
+        self.live.retain(|id, _| open.contains(id));
+        let old = std::mem::replace(&mut self.table, table);
+        self.table.succeed(&old);
+        let mut removed = BTreeSet::new();
+        let mut rewritten = Vec::new();
+        for id in open {
+            let Some(before) = old.node(id) else { return Err(Errno::STALE) };
+            let Some(now) = self.table.node(id) else {
+                self.table.keep_removed(id, before.clone());
+                removed.insert(id);
+                continue;
+            };
+            if now.origin != before.origin || now.entry_kind() != before.entry_kind() {
+                return Err(Errno::STALE);
+            }
+            match (&before.kind, &now.kind) {
+                (NodeKind::File(before), NodeKind::File(now)) if before != now => rewritten.push((id, *now)),
+                (NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Link(_) | NodeKind::Other, _) => {}
+            }
+        }
+        self.removed = removed;
+        self.take_contents()?;
+        for (id, content) in rewritten {
+            self.follow(id, content)?;
+        }
+        self.discard_replaced(&old);
+        Ok(())
+    }
+
+    /// Leaves the times of own contents to their files, and returns the bytes that these occupy.
+    pub(super) fn take_contents(&mut self) -> Result<u64> {
+        let contents =
+            self.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
+        let mut bytes = 0_u64;
+        for (id, number) in contents {
+            let stat = self.upper.stat(number)?;
+            if self.upper.is_own(number)? {
+                bytes = bytes.saturating_add(allocated(&stat));
+                let node = self.node_mut(id)?;
+                node.modified = None;
+                node.accessed = None;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Puts the content that another member has made behind all handles of a file. Handles that write get a copy of it.
+    fn follow(&mut self, id: NodeId, content: Content) -> Result<()> {
+        let Some(live) = self.live.get_mut(&id) else { return Ok(()) };
+        let number = match content {
+            Content::Upper(number) => number,
+            Content::Lower => return Err(Errno::STALE),
+        };
+        live.set_content(HandleContent::Earlier);
+        if live.is_written() {
+            return self.copy_up(id, false);
+        }
+        live.prepare_redirection(&self.upper, number)?.apply()
+    }
+
+    /// Removes the own contents that no node has any more.
+    fn discard_replaced(&mut self, old: &Table) {
+        let kept = self.table.nodes().filter_map(|(_, node)| node.upper()).collect::<BTreeSet<_>>();
+        for number in old.nodes().filter_map(|(_, node)| node.upper()) {
+            if !kept.contains(&number) {
+                self.discard_content(number);
+            }
+        }
+    }
+}
