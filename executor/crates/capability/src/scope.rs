@@ -62,7 +62,8 @@ impl Tree {
     }
 
     /// The part of `path` below this folder; `None` if the path lies outside.
-    pub(super) fn relative_path<'a>(&self, path: &'a str) -> Option<&'a str> {
+    #[must_use]
+    pub fn relative_path<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&*self.0)?;
         if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
     }

@@ -12,7 +12,7 @@ use super::reserved_claim::ReservedClaim;
 use super::slots::{CapacityError, Place, Slots};
 use super::wait_records::denial_fault;
 use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
-use a2g_capability::{Grant, Permit, RootsError, Tree};
+use a2g_capability::{Ceilings, Grant, Permit, RootsError, Tree};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::{ClaimError, WaitId};
 use a2g_journal::{ClaimResult, IntentClaims, KnownIntent, Stage, StageSource, StartRequest, StartResult};
@@ -20,6 +20,7 @@ use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::limit::FileEffects;
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Verdict;
 use serde_json::Value;
@@ -97,7 +98,19 @@ impl Claims {
         let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
             return Err(Fault::Internal("the tool of an admitted call is not in its catalogue".to_owned()));
         };
+        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
+        // Without these, the parent has ended, and the call is aborted when it is registered.
+        let siblings = parent.and_then(|parent| self.intents.calls_of(parent));
         let ExecutorSettings { granter, ceilings, .. } = &*self.settings;
+        // The calls of a program share its files, and so the time at which their changes take effect.
+        let shared = siblings.as_ref().map_or(FileEffects::Direct, |calls| calls.effects());
+        let own_ceilings;
+        let ceilings = if shared > ceilings.effects {
+            own_ceilings = Ceilings { effects: shared, ..ceilings.clone() };
+            &own_ceilings
+        } else {
+            ceilings
+        };
         let (admitted, grant) =
             admitted.grant(granter, self.policies.standing(), &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
@@ -110,13 +123,11 @@ impl Claims {
             );
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
-        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
-        // Without these, the parent has ended, and the call is aborted when it is registered.
-        let siblings = parent.and_then(|parent| self.intents.calls_of(parent));
         if let Some(Err(reason)) = siblings.as_ref().map(|calls| calls.check_effects(&grant)) {
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, reason));
         }
-        let permit = self.open_permit(&admitted, grant)?;
+        let has_shared_files = siblings.as_ref().is_some_and(|calls| calls.member().is_some());
+        let permit = self.open_permit(&admitted, grant, has_shared_files)?;
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(busy_fault(NO_MEMORY));
         }
@@ -169,9 +180,17 @@ impl Claims {
     }
 
     /// Opens the granted folders. A call needs a folder that does not exist if its arguments name a path in it; any other
-    /// call runs, and finds nothing there.
-    fn open_permit(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
+    /// call runs, and finds nothing there. With shared files, its program may have made the folder.
+    fn open_permit(
+        &self,
+        admitted: &Admitted<Granted>,
+        grant: Grant,
+        has_shared_files: bool,
+    ) -> Result<Permit, Fault> {
         let is_needed = |folder: &Tree| {
+            if has_shared_files {
+                return false;
+            }
             let Call { intent, tool, arguments, .. } = admitted.call();
             let is_needed = arguments.iter().any(|(key, value)| names_path_in(folder, key, value));
             if !is_needed {

@@ -1,16 +1,17 @@
 //! The folders of one run's changes, and what is done with the changes as a whole.
 
+use super::program::reopen_contents;
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
-use super::{Fate, RunFolder, STORE, UPPER, open_folder};
+use super::{Fate, RunFolder, STORE, open_folder};
 use a2g_overlay::{
     CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, MAX_TABLE_BYTES, Recovered, Table,
     Upper, commit, recover, undo,
 };
 use a2g_types::tool::Digest;
-use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
+use std::io::{self, BufReader, BufWriter, Write as _};
 use std::os::fd::OwnedFd;
 use time::OffsetDateTime;
 
@@ -53,7 +54,7 @@ impl RunChanges {
     /// # Errors
     /// If one of them cannot be opened.
     pub(super) fn open(folder: RunFolder, roots: RunRoots) -> io::Result<Self> {
-        let upper = Upper::new(open_folder(&folder.dir, UPPER)?);
+        let upper = reopen_contents(&folder.dir)?;
         let store = open_folder(&folder.dir, STORE)?;
         Ok(Self { folder, upper, store, roots })
     }
@@ -135,13 +136,9 @@ pub(super) fn settle(folders: Folders<'_>) -> Result<Recovered, CommitError> {
     }
 }
 
-/// The changes in the table that the guest's process has left.
-pub(super) fn list_changes(upper: &Upper, roots: &RunRoots) -> Result<Effects, String> {
-    let unreadable = |error: io::Error| format!("their table cannot be read ({error}): run it again");
-    let bytes = read_table(upper).map_err(unreadable)?;
-    let table = Table::from_bytes(&bytes, roots.lower().len()).map_err(|error| error.to_string())?;
-    drop(bytes);
-    let effects = Effects::of(&table, roots.lower(), upper, LIMITS);
+/// The changes that a table describes.
+pub(super) fn list_changes(table: &Table, upper: &Upper, roots: &RunRoots) -> Result<Effects, String> {
+    let effects = Effects::of(table, roots.lower(), upper, LIMITS);
     effects.map_err(|error: EffectsError| roots.describe_effects_error(&error))
 }
 
@@ -158,18 +155,4 @@ fn read_list(folder: &RunFolder) -> io::Result<Effects> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(openat(&folder.dir, LIST, flags, Mode::empty())?);
     Ok(serde_json::from_reader(BufReader::new(file))?)
-}
-
-fn read_table(upper: &Upper) -> io::Result<Vec<u8>> {
-    // The process can have put anything in its place: nothing is followed, and nothing waits.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(upper.dir(), Upper::TABLE, flags, Mode::empty())?;
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is not a file"));
-    }
-    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
-    let mut bytes = Vec::new();
-    // One byte more, so that a longer one is refused.
-    File::from(file).take(max.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

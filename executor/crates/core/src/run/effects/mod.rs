@@ -13,6 +13,7 @@
 //! commit needs besides (`roots.json`, `store`) is outside of `upper`.
 
 mod changes;
+mod program;
 mod recover;
 mod roots;
 mod sets;
@@ -20,10 +21,11 @@ mod shown;
 mod staged;
 
 pub(super) use changes::RunChanges;
+pub(super) use program::Member;
 pub(super) use recover::LeftSet;
 pub use sets::ChangeSetSummary;
 pub(super) use sets::{TakenSet, wrong_state_fault};
-pub(super) use staged::{Kept, Settled, StagedChanges};
+pub(super) use staged::{Kept, Settled, Sharing, StagedChanges};
 
 use a2g_runtime::aside::run_aside;
 use a2g_types::ident::IntentId;

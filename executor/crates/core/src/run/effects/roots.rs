@@ -1,5 +1,6 @@
 //! The granted folders of a run, as the commit of its changes sees them.
 
+use super::program::{AreaRoot, Areas};
 use super::{RunFolder, STORE, make_folder, open_folder};
 use a2g_capability::{OpenRoot, Permit, Root};
 use a2g_overlay::{
@@ -38,7 +39,7 @@ pub(super) struct RunRoots {
 /// The granted part that paths in one of the folders are checked against, and the name that they are called by.
 struct NamedRoot {
     guest: String,
-    /// The granted part; `None` once the run has ended.
+    /// The granted part; `None` once the run has ended, and for the folders of a program.
     granted: Option<Arc<Root>>,
     /// `true` if the folder does not exist on the host.
     is_missing: bool,
@@ -91,6 +92,16 @@ impl RunRoots {
             lower: opened.iter().map(lower).collect::<io::Result<_>>()?,
             named: opened.iter().map(named).collect(),
         })
+    }
+
+    /// Further handles of the folders of a program.
+    pub(super) fn of_areas(areas: &Areas) -> io::Result<Self> {
+        let named = |root: &AreaRoot| NamedRoot {
+            guest: root.guest.path().to_owned(),
+            granted: None,
+            is_missing: false,
+        };
+        Ok(Self { lower: areas.lower()?, named: areas.roots().iter().map(named).collect() })
     }
 
     /// The folders.

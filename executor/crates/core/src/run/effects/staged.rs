@@ -1,12 +1,14 @@
 //! The changes of one run, from its start to its receipt: kept apart, then in force, waiting, or taken back.
 
 use super::changes::{ApplyError, RunChanges, list_changes, write_list};
+use super::program::{CallTurn, GrantedRoots, Member, read_table};
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
 use super::{EffectsFolder, Fate, RunFolder, shown};
+use crate::run::ExecutorSettings;
 use crate::run::faults::busy_fault;
 use a2g_capability::Permit;
-use a2g_overlay::{Effects, Upper};
+use a2g_overlay::{Effects, Table, Upper};
 use a2g_runtime::aside::run_aside;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
@@ -27,19 +29,36 @@ const NO_FOLDER: &str = "the executor cannot keep the file changes of this call 
 /// The changes of a run that has not ended. Dropping it discards them.
 pub(in crate::run) struct StagedChanges {
     effects: Arc<EffectsFolder>,
-    folder: RunFolder,
-    upper: Upper,
-    /// Another handle of it, for the run.
+    files: RunFiles,
+    /// The handles for the run.
     guests: Option<a2g_capability::Upper>,
-    roots: RunRoots,
     mode: FileEffects,
     /// The owner of the run's message, who waits for a turn on the threads for long work.
     owner: Box<str>,
 }
 
+/// The files of a run whose changes are kept apart.
+enum RunFiles {
+    /// It makes no calls, and no other run makes it.
+    Alone { folder: RunFolder, upper: Upper, roots: RunRoots },
+    /// It may make calls, which share its files.
+    Program { folder: RunFolder, member: Arc<Member> },
+    /// It is a call of such a run.
+    Call { turn: CallTurn, member: Arc<Member> },
+}
+
+/// Whose files a run has.
+pub(in crate::run) enum Sharing {
+    /// Its own.
+    None,
+    /// Those of the run that makes it.
+    WithCaller(Arc<Member>),
+}
+
 /// The changes of a run that has succeeded.
 pub(in crate::run) struct Settled {
-    pub(in crate::run) changes: FileChanges,
+    /// `None` if the run that made this call has them now.
+    pub(in crate::run) changes: Option<FileChanges>,
     /// `None` if the run has changed nothing.
     pub(in crate::run) kept: Option<Kept>,
 }
@@ -53,42 +72,102 @@ pub(in crate::run) enum Kept {
 }
 
 impl EffectsFolder {
-    /// Makes the folder of a run whose changes take effect together; `None` for any other run.
+    /// Makes the folders of a run whose changes take effect together; `None` for any other run. A call that shares the files
+    /// of its caller waits until no other one has them.
     pub(in crate::run) async fn stage(
         self: &Arc<Self>,
         call: &Call,
         permit: &Permit,
+        sharing: Sharing,
+        settings: &Arc<ExecutorSettings>,
     ) -> Result<Option<StagedChanges>, Fault> {
         let mode = permit.grant().effects().value;
-        if mode.is_direct() {
-            return Ok(None);
-        }
-        self.check_room(&call.agent, mode)?;
-        let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
-        let effects = Arc::clone(self);
-        let intent = call.intent;
-        let made = run_aside(&owner, async move {
-            let (folder, upper) = effects.make(intent)?;
-            let guests = upper.try_clone()?;
-            Ok::<_, io::Error>((folder, upper, guests))
-        });
-        let staged = match (RunRoots::of(permit), made.await) {
-            (Ok(roots), Ok((folder, upper, guests))) => Ok(StagedChanges {
-                effects: Arc::clone(self),
-                folder,
-                upper: Upper::new(upper),
-                guests: Some(a2g_capability::Upper::new(guests)),
-                roots,
-                mode,
-                owner,
-            }),
-            (Err(error), _) | (_, Err(error)) => Err(error),
+        let caller = match (mode.is_direct(), sharing) {
+            (true, Sharing::None) => return Ok(None),
+            (true, Sharing::WithCaller(_)) => {
+                return Err(Fault::Internal(
+                    "a call would change the files of its program at once".to_owned(),
+                ));
+            }
+            (false, Sharing::None) => {
+                self.check_room(&call.agent, mode)?;
+                None
+            }
+            (false, Sharing::WithCaller(caller)) => Some(caller),
         };
-        staged.map(Some).map_err(|error| {
-            tracing::error!(%intent, %error, "the folder for the file changes of a run cannot be made");
-            busy_fault(NO_FOLDER)
-        })
+        let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
+        let granted = GrantedRoots::of(permit);
+        let intent = call.intent;
+        let made = match caller {
+            Some(caller) => {
+                let turn = caller.wait_for_turn().await;
+                run_aside(&owner, async move { join(turn, granted) }).await
+            }
+            None if permit.grant().calls().allows_any() => {
+                let effects = Arc::clone(self);
+                let settings = Arc::clone(settings);
+                run_aside(&owner, async move { effects.begin_program(intent, granted, &settings) }).await
+            }
+            None => match RunRoots::of(permit) {
+                Ok(roots) => {
+                    let effects = Arc::clone(self);
+                    run_aside(&owner, async move { effects.begin_alone(intent, roots) }).await
+                }
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        match made {
+            Ok((files, guests)) => {
+                let effects = Arc::clone(self);
+                Ok(Some(StagedChanges { effects, files, guests: Some(guests), mode, owner }))
+            }
+            Err(reason) => {
+                tracing::error!(%intent, reason, "the folders for the file changes of a run cannot be made");
+                Err(busy_fault(NO_FOLDER))
+            }
+        }
     }
+
+    fn begin_alone(
+        &self,
+        intent: IntentId,
+        roots: RunRoots,
+    ) -> Result<(RunFiles, a2g_capability::Upper), String> {
+        let made = || {
+            let (folder, upper) = self.make(intent)?;
+            let guests = a2g_capability::Upper::new(upper.try_clone()?);
+            Ok((RunFiles::Alone { folder, upper: Upper::new(upper), roots }, guests))
+        };
+        made().map_err(|error: io::Error| error.to_string())
+    }
+
+    fn begin_program(
+        &self,
+        intent: IntentId,
+        granted: GrantedRoots,
+        settings: &ExecutorSettings,
+    ) -> Result<(RunFiles, a2g_capability::Upper), String> {
+        let made = || {
+            let (folder, upper) = self.make(intent)?;
+            let guests = a2g_capability::Upper::new(upper.try_clone()?);
+            let dir = folder.dir.try_clone()?;
+            let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings)?;
+            let guests = guests.with_member(member.to_permit()?);
+            Ok((RunFiles::Program { folder, member: Arc::new(member) }, guests))
+        };
+        made().map_err(|error: io::Error| error.to_string())
+    }
+}
+
+/// Makes the folders of a call that shares the files of its caller.
+fn join(turn: CallTurn, granted: GrantedRoots) -> Result<(RunFiles, a2g_capability::Upper), String> {
+    let member = turn.begin(granted)?;
+    let made = || {
+        let upper = a2g_capability::Upper::new(member.upper()?);
+        Ok(upper.with_member(member.to_permit()?))
+    };
+    let guests = made().map_err(|error: io::Error| error.to_string())?;
+    Ok((RunFiles::Call { turn, member: Arc::new(member) }, guests))
 }
 
 impl StagedChanges {
@@ -97,7 +176,15 @@ impl StagedChanges {
         self.guests.take()
     }
 
-    /// Lets all changes take effect, or none; those of a staged run wait for a decision from now on.
+    /// The run's part in a program; `None` if it shares its files with no other run.
+    pub(in crate::run) fn member(&self) -> Option<Arc<Member>> {
+        match &self.files {
+            RunFiles::Alone { .. } => None,
+            RunFiles::Program { member, .. } | RunFiles::Call { member, .. } => Some(Arc::clone(member)),
+        }
+    }
+
+    /// Lets all changes take effect, or none; those of a call go to the run that makes it, and those of a staged run wait for a decision from now on.
     ///
     /// # Errors
     /// The reason why none did, as a clause.
@@ -109,18 +196,42 @@ impl StagedChanges {
     }
 
     fn settle_now(self, clock: &dyn Clock) -> Result<Settled, String> {
-        let Self { effects, mut folder, upper, guests: _, roots, mode, owner } = self;
-        let list = list_changes(&upper, &roots)?;
-        if let Err(path) = roots.check_granted(&list) {
-            let shown = roots.describe_path(path);
-            return Err(format!("the run was not granted {shown}, which they change: check the tool"));
-        }
+        let Self { effects, files, guests: _, mode, owner } = self;
+        let (mut folder, upper, roots, list) = match files {
+            RunFiles::Alone { folder, upper, roots } => {
+                let bytes = read_table(upper.dir()).map_err(unreadable)?;
+                let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
+                let table =
+                    Table::from_bytes(&bytes, roots.lower().len()).map_err(|error| error.to_string())?;
+                drop(bytes);
+                let list = list_changes(&table, &upper, &roots)?;
+                if let Err(path) = roots.check_granted(&list) {
+                    let shown = roots.describe_path(path);
+                    return Err(format!(
+                        "the run was not granted {shown}, which they change: check the tool"
+                    ));
+                }
+                (folder, upper, roots, list)
+            }
+            // What each of its runs may change was checked at its end.
+            RunFiles::Program { folder, member } => {
+                let table = member.finish()?;
+                let upper = member.contents().map_err(unreadable)?;
+                let roots = RunRoots::of_areas(member.areas()).map_err(unreadable)?;
+                let list = list_changes(&table, &upper, &roots)?;
+                (folder, upper, roots, list)
+            }
+            RunFiles::Call { turn, member } => {
+                turn.hand_over(&member)?;
+                return Ok(Settled { changes: None, kept: None });
+            }
+        };
         let count = u64::try_from(list.changes.len()).unwrap_or(u64::MAX);
         let digest = Digest(*list.digest().as_bytes());
         let decisions = Some(IntentId::random());
         let mut changes = FileChanges { count, digest, shown: Vec::new(), decisions };
         if list.is_empty() {
-            return Ok(Settled { changes, kept: None });
+            return Ok(Settled { changes: Some(changes), kept: None });
         }
         let waits = match mode {
             FileEffects::Staged => true,
@@ -141,7 +252,7 @@ impl StagedChanges {
         } else {
             Kept::InForce(AppliedChanges::commit(effects, run, owner, &list, clock.now())?)
         };
-        Ok(Settled { changes, kept: Some(kept) })
+        Ok(Settled { changes: Some(changes), kept: Some(kept) })
     }
 }
 
@@ -168,6 +279,10 @@ impl Kept {
             Self::InForce(_) | Self::Waiting(_) => {}
         }
     }
+}
+
+fn unreadable(error: io::Error) -> String {
+    format!("their table cannot be read ({error}): run it again")
 }
 
 fn no_space(error: &io::Error) -> String {

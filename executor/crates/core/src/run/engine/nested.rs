@@ -8,6 +8,7 @@
 //! The limits on the calls of a run are part of its grant. A call runs on its parent's slot, if no other call uses it:
 //! a parent that waits never holds a slot that its calls need.
 
+use crate::run::effects::Member;
 use crate::run::events::{RunEvent, RunEventSink};
 use crate::run::faults::stop_fault;
 use crate::run::{Engine, RETRY_AFTER_MS};
@@ -51,6 +52,8 @@ pub(in crate::run) struct NestedCalls {
     grant: CallGrant,
     /// The time at which the file changes of the parent take effect.
     effects: FileEffects,
+    /// The files of the parent, which its calls share; `None` if it changes them directly.
+    member: Option<Arc<Member>>,
     sink: RunEventSink,
     state: Mutex<CallLog>,
     /// One permit for each simultaneous call.
@@ -128,12 +131,14 @@ impl NestedCalls {
         call: &Call,
         grant: &Grant,
         sink: &RunEventSink,
+        member: Option<Arc<Member>>,
     ) -> Option<Arc<Self>> {
         let effects = grant.effects().value;
         let grant = grant.calls();
         grant.allows_any().then(|| {
             Arc::new(Self {
                 effects,
+                member,
                 engine: Arc::clone(engine),
                 parent: Parent {
                     door: call.door,
@@ -177,27 +182,38 @@ impl NestedCalls {
         self.state.lock().calls.clone()
     }
 
-    /// Checks that a call may run with this grant. It sees the files without the parent's changes, and an effect of its own
-    /// would stay if the parent's changes do not take effect.
+    /// The files that the calls share; `None` if the parent changes its files directly.
+    pub(in crate::run) fn member(&self) -> Option<Arc<Member>> {
+        self.member.clone()
+    }
+
+    /// The time at which the file changes of a call take effect: at least when those of its program do.
+    pub(in crate::run) fn effects(&self) -> FileEffects {
+        self.effects
+    }
+
+    /// Checks that a call may run with this grant. Its file changes are those of its program; what it does over the network
+    /// could not be taken back with them, and what would wait by itself would be missing in the program.
     ///
     /// # Errors
     /// The reason why it may not.
     pub(in crate::run) fn check_effects(&self, grant: &Grant) -> Result<(), String> {
-        if grant.effects().value == FileEffects::Staged {
-            return Err(format!(
-                "the file changes of this call would wait for a decision (`effects` is `staged`), and `{}`, which makes it,                  would go on as if they were in force: let that program itself be staged",
-                self.parent.tool
-            ));
-        }
-        if self.effects.is_direct() || !grant.allows_effects() {
-            return Ok(());
-        }
         let effects = self.effects.as_str();
         let tool = &self.parent.tool;
-        Err(format!(
-            "the file changes of `{tool}`, which makes this call, take effect together (`effects` is `{effects}`), and this \
-             call could write files, use the network or call tools at once: let `{tool}` call only tools that read files"
-        ))
+        if grant.effects().value == FileEffects::Staged && self.effects != FileEffects::Staged {
+            return Err(format!(
+                "the file changes of this call would wait for a decision (`effects` is `staged`), and `{tool}`, which makes \
+                 it, would go on as if they were in force: let that program itself be staged"
+            ));
+        }
+        if !self.effects.is_direct() && grant.network().value {
+            return Err(format!(
+                "the file changes of `{tool}`, which makes this call, take effect together or not at all (`effects` is \
+                 `{effects}`), and what this call sends over the network would stay: let `{tool}` call only tools without a \
+                 network"
+            ));
+        }
+        Ok(())
     }
 
     /// Stops all calls and returns their record. Call this after the parent has been removed from the active runs.

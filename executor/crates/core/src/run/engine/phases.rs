@@ -9,7 +9,7 @@
 
 use super::nested::NestedCalls;
 use crate::run::claims::ClaimedRun;
-use crate::run::effects::{Kept, Settled, StagedChanges};
+use crate::run::effects::{Kept, Settled, Sharing, StagedChanges};
 use crate::run::faults::{busy_fault, receipt_pending_fault};
 use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
@@ -209,7 +209,12 @@ impl Turn {
         let Self { claimed, permit, slot, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let mut changes = match engine.effects.stage(call, &permit).await {
+        let calls = call.parent.as_ref().and_then(|parent| engine.intents.calls_of(parent.intent));
+        let sharing = match calls.and_then(|calls| calls.member()) {
+            Some(caller) => Sharing::WithCaller(caller),
+            None => Sharing::None,
+        };
+        let mut changes = match engine.effects.stage(call, &permit, sharing, &engine.settings).await {
             Ok(staged) => staged,
             Err(refusal) => return Err(claimed.release(refusal).await),
         };
@@ -313,7 +318,8 @@ impl Started {
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, request.grant());
         let network = engine.egress.as_ref().map_or(Network::Off, open);
         sink.send(RunEvent::Started);
-        let calls = NestedCalls::open(engine, call, request.grant(), &sink);
+        let member = changes.as_ref().and_then(StagedChanges::member);
+        let calls = NestedCalls::open(engine, call, request.grant(), &sink, member);
         claimed.running.set_calls(calls.as_ref());
         let backend = calls.clone().map(|calls| Calls::new(calls));
         let outside = Outside { network, calls: backend.unwrap_or_default() };
@@ -368,7 +374,7 @@ async fn settle(
     }
     match run_changes.settle(clock).await {
         Ok(Settled { changes, kept }) => {
-            outcome.usage.changes = Some(changes);
+            outcome.usage.changes = changes;
             if let (Some(Kept::Waiting(_)), End::Returned(result)) = (&kept, &outcome.end) {
                 outcome.end = End::Staged(result.clone());
             }

@@ -1,0 +1,499 @@
+//! The files that a run shares with the calls that it makes: one list of changes for the whole program.
+//!
+//! ```text
+//! run      areas opened, table made ─▶ its folders: `upper`, which it writes, and `base`, which this server alone writes
+//!   call   a turn ─ the caller's table is taken and checked ─▶ folders of its own; it reads those of its callers
+//!     end  SUCCESS ─ its table is checked ─▶ its contents go to the caller's `base`, its table is the caller's
+//!            └─ any other end ─▶ its folders are removed, and the caller's table is as before
+//! end      the last table is checked, and settled as that of any other run
+//! ```
+//! A process may have been taken over by its guest. So each table is compared with the one before it: what the grant of its
+//! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn.
+
+use super::{UPPER, make_folder, open_folder};
+use a2g_capability::{Ceilings, Mounts, Permit, Place, Root, Tree};
+use a2g_overlay::{Access, Act, EntryPath, LowerRoot, MAX_TABLE_BYTES, Name, Table, Upper};
+use a2g_types::limit::Access as FileAccess;
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, fstat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The folder of a run with the table of its files, and with the contents of the calls that it has made.
+pub(super) const BASE: &str = "base";
+/// The name of a table until it is complete.
+const DRAFT: &str = "table.new";
+/// The maximum number of files and folders outside of its grant that a call may read, because its program has moved them
+/// into it.
+const MAX_READABLE: usize = 128;
+/// The mode of a table: the user of the run reads it, and no other user reaches its folder.
+const TABLE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// The part of the host's files that runs may have at all, opened once for a program: the roots of its table.
+pub(super) struct Areas {
+    roots: Vec<AreaRoot>,
+}
+
+/// One folder of them.
+pub(super) struct AreaRoot {
+    pub(super) guest: Tree,
+    pub(super) dir: OwnedFd,
+}
+
+impl Areas {
+    /// Opens the folders of the operator's ceilings and mounts. One that does not exist is left out.
+    ///
+    /// # Ambient Authority
+    /// Opens these folders.
+    ///
+    /// # Errors
+    /// If one cannot be opened, or lies in another: a file must not have two places.
+    fn open(mounts: &Mounts, ceilings: &Ceilings) -> io::Result<Self> {
+        let areas = ceilings.areas.iter().map(|area| area.root().clone());
+        let mounted = mounts.as_slice().iter().map(|mount| mount.guest.clone());
+        let is_granted = |tree: &Tree| ceilings.areas.iter().any(|area| area.root().covers(tree));
+        let mut trees = areas.chain(mounted.filter(is_granted)).collect::<Vec<_>>();
+        trees.sort_unstable_by(|one, other| one.path().cmp(other.path()));
+        trees.dedup_by(|one, other| one.path() == other.path());
+        let mut found = Vec::<(Tree, PathBuf)>::new();
+        for guest in trees {
+            let Some(host) = mounts.host_path(&guest, &ceilings.areas) else { continue };
+            // A folder below another one, and not elsewhere on the host, is a place in that one.
+            let contains = |(above, folder): &(Tree, PathBuf)| {
+                above.relative_path(guest.path()).is_some_and(|rest| folder.join(rest) == host)
+            };
+            if !found.iter().any(contains) {
+                found.push((guest, host));
+            }
+        }
+        let mut roots = Vec::<AreaRoot>::new();
+        let mut reals = Vec::<PathBuf>::new();
+        for (guest, host) in found {
+            let dir = match File::open(&host) {
+                Ok(folder) => OwnedFd::from(folder),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let real = std::fs::canonicalize(&host)?;
+            let overlaps = |other: &PathBuf| other.starts_with(&real) || real.starts_with(other);
+            let other = reals.iter().position(overlaps).and_then(|index| roots.get(index));
+            if let Some(other) = other {
+                return Err(io::Error::other(format!(
+                    "`{}` and `{}` are one folder on the host, or one lies in the other: let the ceilings and mounts not \
+                     overlap, or let the run's effects be direct",
+                    guest.path(),
+                    other.guest.path()
+                )));
+            }
+            reals.push(real);
+            roots.push(AreaRoot { guest, dir });
+        }
+        Ok(Self { roots })
+    }
+
+    pub(super) fn roots(&self) -> &[AreaRoot] {
+        &self.roots
+    }
+
+    /// Handles of the folders for the table, with the rights of all runs together.
+    pub(super) fn lower(&self) -> io::Result<Vec<LowerRoot>> {
+        let lower = |root: &AreaRoot| Ok(LowerRoot { dir: root.dir.try_clone()?, access: Access::Write });
+        self.roots.iter().map(lower).collect()
+    }
+
+    /// Handles for look-ups only: a process that has them reads no folder with them.
+    fn for_look_ups(&self) -> io::Result<Vec<OwnedFd>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.roots.iter().map(|root| Ok(openat(&root.dir, ".", flags, Mode::empty())?)).collect()
+    }
+
+    /// The place of a guest path; `None` if its area does not exist on the host.
+    fn place(&self, path: &str) -> Option<EntryPath> {
+        let found = self.roots.iter().enumerate().filter_map(|(index, root)| {
+            Some((index, root.guest.path().len(), root.guest.relative_path(path)?))
+        });
+        let (root, _, rest) = found.max_by_key(|(_, length, _)| *length)?;
+        let names = rest.split('/').filter(|name| !name.is_empty()).map(|name| Name::new(name).ok());
+        Some(EntryPath { root, names: names.collect::<Option<_>>()? })
+    }
+
+    /// The guest path of a place; `None` if a name in it is not text.
+    fn guest_path(&self, path: &EntryPath) -> Option<String> {
+        let mut text = self.roots.get(path.root)?.guest.path().to_owned();
+        for name in &path.names {
+            if !text.ends_with('/') {
+                text.push('/');
+            }
+            text.push_str(name.as_os_str().to_str()?);
+        }
+        Some(text)
+    }
+}
+
+/// What a run of a program was granted, in the areas.
+struct Granted {
+    access: FileAccess,
+    /// The granted folders, in the order of the grant; without a place if their area does not exist.
+    roots: Vec<(Option<EntryPath>, Option<Arc<Root>>)>,
+}
+
+/// What a run was granted, before the areas are open.
+pub(super) struct GrantedRoots {
+    access: FileAccess,
+    roots: Vec<(String, Option<Arc<Root>>)>,
+}
+
+impl GrantedRoots {
+    pub(super) fn of(permit: &Permit) -> Self {
+        let roots = permit.roots().as_slice().iter();
+        let roots = roots.map(|root| (root.guest.clone(), root.granted.clone())).collect();
+        Self { access: permit.grant().access().value, roots }
+    }
+}
+
+impl Granted {
+    fn of(GrantedRoots { access, roots }: GrantedRoots, areas: &Areas) -> Self {
+        let roots = roots.into_iter().map(|(guest, granted)| (areas.place(&guest), granted)).collect();
+        Self { access, roots }
+    }
+
+    /// The places of the granted folders.
+    fn places(&self) -> impl Iterator<Item = &EntryPath> {
+        self.roots.iter().filter_map(|(place, _)| place.as_ref())
+    }
+
+    fn allows(&self, areas: &Areas, path: &EntryPath, act: Act) -> bool {
+        match (act, self.access) {
+            (Act::Read, _) | (Act::Change | Act::Move, FileAccess::ReadWrite) => {}
+            (Act::Change | Act::Move, FileAccess::ReadOnly) => return false,
+        }
+        let text = areas.guest_path(path);
+        self.roots.iter().any(|(place, granted)| {
+            let contains =
+                |place: &EntryPath| place.root == path.root && path.names.starts_with(&place.names);
+            let Some(root) = granted.as_deref().filter(|_| place.as_ref().is_some_and(contains)) else {
+                return false;
+            };
+            root.is_whole()
+                || text.as_deref().is_some_and(|text| match act {
+                    Act::Read | Act::Change => root.grants(text),
+                    Act::Move => root.grants(text) && root.grants_all_below(text),
+                })
+        })
+    }
+}
+
+/// A run of a program: the run that makes the calls, or one of the calls.
+pub(in crate::run) struct Member {
+    areas: Arc<Areas>,
+    /// The folder with the folders of this run and those of its calls.
+    dir: OwnedFd,
+    upper: OwnedFd,
+    base: OwnedFd,
+    /// The folders with contents of the runs that have led to this one.
+    earlier: Vec<(OwnedFd, u64)>,
+    granted: Granted,
+    /// The table with which it began.
+    begun: Table,
+    /// The table that its calls find.
+    latest: Mutex<Table>,
+    /// The reason why its files are of no use any more, as a clause.
+    broken: Mutex<Option<String>>,
+    turn: Arc<Semaphore>,
+    /// The number of its calls so far.
+    calls: AtomicU64,
+}
+
+/// A call that has the files of its caller, until it is dropped.
+pub(in crate::run) struct CallTurn {
+    caller: Arc<Member>,
+    /// The name of the call's folder in that of its caller.
+    name: String,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Member {
+    /// Makes the run that begins a program, in the folder `dir`, which has its folder `upper`.
+    ///
+    /// # Ambient Authority
+    /// As [`Areas::open`].
+    ///
+    /// # Errors
+    /// If the areas cannot be opened, or the folders cannot be made.
+    pub(super) fn begin(
+        dir: OwnedFd,
+        upper: OwnedFd,
+        granted: GrantedRoots,
+        mounts: &Mounts,
+        ceilings: &Ceilings,
+    ) -> io::Result<Self> {
+        let areas = Arc::new(Areas::open(mounts, ceilings)?);
+        let table = Table::new(&areas.lower()?)?;
+        Self::make(areas, dir, upper, Vec::new(), granted, table)
+    }
+
+    fn make(
+        areas: Arc<Areas>,
+        dir: OwnedFd,
+        upper: OwnedFd,
+        earlier: Vec<(OwnedFd, u64)>,
+        granted: GrantedRoots,
+        table: Table,
+    ) -> io::Result<Self> {
+        let base = make_folder(&dir, BASE)?;
+        write_table(&base, &table)?;
+        let granted = Granted::of(granted, &areas);
+        Ok(Self {
+            areas,
+            dir,
+            upper,
+            base,
+            earlier,
+            granted,
+            latest: Mutex::new(table.clone()),
+            begun: table,
+            broken: Mutex::default(),
+            turn: Arc::new(Semaphore::new(1)),
+            calls: AtomicU64::default(),
+        })
+    }
+
+    /// Waits until no other call has the files.
+    pub(super) async fn wait_for_turn(self: &Arc<Self>) -> CallTurn {
+        let turn = Arc::clone(&self.turn).acquire_owned().await;
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        match turn {
+            Ok(turn) => CallTurn { caller: Arc::clone(self), name: format!("call-{number}"), _turn: turn },
+            // Never closed.
+            Err(_closed) => std::future::pending().await,
+        }
+    }
+
+    /// The part of the run in its program, for its permit.
+    ///
+    /// # Errors
+    /// If a handle cannot be made, or the run may read too much that was moved into its grant.
+    pub(super) fn to_permit(&self) -> io::Result<a2g_capability::Member> {
+        let places = self.granted.roots.iter().map(|(place, _)| place.as_ref().map(to_place)).collect();
+        let earlier = self
+            .earlier
+            .iter()
+            .map(|(folder, from)| Ok(a2g_capability::Earlier { folder: folder.try_clone()?, from: *from }));
+        let granted = self.granted.places().cloned().collect::<Vec<_>>();
+        let moved = self.begun.moved_in(&granted);
+        if moved.len() > MAX_READABLE {
+            return Err(io::Error::other(format!(
+                "its program has moved {} files and folders into its grant from outside, and {MAX_READABLE} are allowed: \
+                 grant the folders from which they come",
+                moved.len()
+            )));
+        }
+        let lower = self.areas.lower()?;
+        let open = |path: &EntryPath| {
+            let root = lower.get(path.root).ok_or(Errno::BADF)?;
+            root.open_entry(&path.names)
+        };
+        // What others have removed meanwhile is missed when it is read.
+        let readable = moved.iter().filter_map(|path| open(path).ok()).collect();
+        Ok(a2g_capability::Member {
+            base: self.base.try_clone()?,
+            earlier: earlier.collect::<io::Result<_>>()?,
+            roots: self.areas.for_look_ups()?,
+            places,
+            readable,
+        })
+    }
+
+    /// Another handle of the folder that the process of the run writes.
+    pub(super) fn upper(&self) -> io::Result<OwnedFd> {
+        self.upper.try_clone()
+    }
+
+    /// The areas, which are the roots of the table.
+    pub(super) fn areas(&self) -> &Areas {
+        &self.areas
+    }
+
+    /// The contents that the run and its calls have made.
+    pub(super) fn contents(&self) -> io::Result<Upper> {
+        Ok(Upper::of_member(self.upper.try_clone()?, self.base.try_clone()?, 0, Vec::new()))
+    }
+
+    /// Takes the table that the process of the run has stored, if there is a new one.
+    ///
+    /// # Errors
+    /// The reason why it is not taken, as a clause.
+    fn take_stored(&self) -> Result<(), String> {
+        if let Some(reason) = &*self.broken.lock() {
+            return Err(reason.clone());
+        }
+        let taken = self.try_take_stored();
+        if let Err(reason) = &taken {
+            *self.broken.lock() = Some(reason.clone());
+        }
+        taken
+    }
+
+    fn try_take_stored(&self) -> Result<(), String> {
+        let unreadable = |error: io::Error| format!("their table cannot be read ({error}): run it again");
+        let Some(bytes) = read_table(&self.upper).map_err(unreadable)? else { return Ok(()) };
+        unlinkat(&self.upper, Upper::TABLE, AtFlags::empty()).map_err(|error| unreadable(error.into()))?;
+        let table = Table::from_bytes(&bytes, self.areas.roots.len()).map_err(|error| error.to_string())?;
+        let mut latest = self.latest.lock();
+        let allows = |path: &EntryPath, act| self.granted.allows(&self.areas, path, act);
+        Table::check_member(&latest, &table, allows).map_err(|error| match &error {
+            a2g_overlay::MemberError::NotGranted(path) | a2g_overlay::MemberError::Reads(path) => {
+                let shown = self.areas.guest_path(path).unwrap_or_else(|| "a file".to_owned());
+                format!("their table is not true ({error}: `{shown}`): check the tool")
+            }
+            _other => format!("their table is not true ({error}): check the tool"),
+        })?;
+        *latest = table;
+        Ok(())
+    }
+
+    /// The last table of a run whose process and calls have ended.
+    ///
+    /// # Errors
+    /// The reason why there is none, as a clause.
+    pub(super) fn finish(&self) -> Result<Table, String> {
+        if self.turn.available_permits() == 0 {
+            return Err("a call of the run still has its files".to_owned());
+        }
+        self.take_stored()?;
+        Ok(self.latest.lock().clone())
+    }
+}
+
+impl CallTurn {
+    /// Makes the call's folders. Returns it as a member of the program.
+    ///
+    /// # Errors
+    /// The reason why that is not possible, as a clause.
+    pub(super) fn begin(&self, granted: GrantedRoots) -> Result<Member, String> {
+        let caller = &self.caller;
+        caller.take_stored()?;
+        let made = || {
+            let dir = make_folder(&caller.dir, &self.name)?;
+            let upper = make_folder(&dir, UPPER)?;
+            let from = caller.begun.next_content();
+            let own = [(caller.base.try_clone()?, from), (caller.upper.try_clone()?, from)];
+            let above = caller.earlier.iter().map(|(folder, from)| Ok((folder.try_clone()?, *from)));
+            let mut earlier = above.collect::<io::Result<Vec<_>>>()?;
+            earlier.extend(own);
+            let table = caller.latest.lock().clone();
+            Member::make(Arc::clone(&caller.areas), dir, upper, earlier, granted, table)
+        };
+        made().map_err(|error: io::Error| format!("its folders cannot be made ({error})"))
+    }
+
+    /// Gives the changes of the call, which has succeeded, to its caller.
+    ///
+    /// # Errors
+    /// The reason why the caller does not have them, as a clause.
+    pub(super) fn hand_over(&self, member: &Member) -> Result<(), String> {
+        let table = member.finish()?;
+        let caller = &self.caller;
+        let handed = || {
+            table.move_contents(&member.begun, &member.contents()?, &caller.base)?;
+            write_table(&caller.base, &table)
+        };
+        if let Err(error) = handed() {
+            // A content that was moved has a number that another call may give, too.
+            if let Err(left) = remove_contents(&caller.base, member.begun.next_content()) {
+                let reason = format!("what a call has left cannot be removed ({left})");
+                *caller.broken.lock() = Some(reason);
+            }
+            return Err(format!("they cannot be handed to the calling run ({error})"));
+        }
+        *caller.latest.lock() = table;
+        Ok(())
+    }
+}
+
+impl Drop for CallTurn {
+    fn drop(&mut self) {
+        let caller = Arc::clone(&self.caller);
+        let name = std::mem::take(&mut self.name);
+        let remove = move || {
+            let folder = format!("/proc/self/fd/{}/{name}", caller.dir.as_raw_fd());
+            match std::fs::remove_dir_all(&folder) {
+                Ok(()) => {}
+                // It was not made.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // It goes with the folder of the program.
+                Err(error) => {
+                    tracing::warn!(%error, "the folder of a call's file changes cannot be removed");
+                }
+            }
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_no_runtime) => remove(),
+        }
+    }
+}
+
+fn to_place(path: &EntryPath) -> Place {
+    Place { root: path.root, names: path.names.iter().map(|name| name.as_bytes().to_vec()).collect() }
+}
+
+/// Replaces the table in a folder that the process of a run reads.
+fn write_table(base: &OwnedFd, table: &Table) -> io::Result<()> {
+    let bytes = table.to_bytes().map_err(io::Error::other)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(base, DRAFT, flags, TABLE_MODE)?);
+    // Whatever the umask is.
+    fchmod(&file, TABLE_MODE)?;
+    file.write_all(&bytes)?;
+    Ok(renameat(base, DRAFT, base, Upper::TABLE)?)
+}
+
+/// Removes the contents with these numbers.
+fn remove_contents(base: &OwnedFd, from: u64) -> io::Result<()> {
+    let folder = openat(base, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for entry in rustix::fs::Dir::new(folder)? {
+        let entry = entry?;
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<u64>().ok());
+        if number.is_some_and(|number| number >= from) {
+            unlinkat(base, entry.file_name(), AtFlags::empty())?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the table that the process of a run has stored; `None` if there is none.
+pub(super) fn read_table(folder: impl AsFd) -> io::Result<Option<Vec<u8>>> {
+    // The process can have put anything in its place: nothing is followed, and nothing waits.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat(folder, Upper::TABLE, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    // One byte more, so that a longer one is refused.
+    File::from(file).take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Opens the contents of an earlier process's run.
+pub(super) fn reopen_contents(dir: &OwnedFd) -> rustix::io::Result<Upper> {
+    let upper = open_folder(dir, UPPER)?;
+    match open_folder(dir, BASE) {
+        Ok(base) => Ok(Upper::of_member(upper, base, 0, Vec::new())),
+        Err(Errno::NOENT) => Ok(Upper::new(upper)),
+        Err(error) => Err(error),
+    }
+}
