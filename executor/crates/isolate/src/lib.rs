@@ -158,7 +158,7 @@ impl RunRequest {
 /// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
 enum AssignedRun {
     Process(Box<supervisor::JobRequest>),
-    Inline(Artifact, Permit, String),
+    Inline(Artifact, Box<Permit>, String),
     /// It cannot start, for this reason.
     Unavailable(String),
 }
@@ -236,7 +236,7 @@ impl Isolate {
                 }
             }
             (Some(Placement::Inline(artifact)), _) => {
-                AssignedRun::Inline(artifact.clone(), permit, arguments)
+                AssignedRun::Inline(artifact.clone(), Box::new(permit), arguments)
             }
             (Some(Placement::Process(_)), None) | (Some(Placement::Unavailable(_)) | None, _) => {
                 AssignedRun::Unavailable(NOT_LOADED.to_owned())
@@ -295,7 +295,7 @@ impl Isolate {
         let end = match (request.assigned, &self.supervisor) {
             (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(*job, prepared, execution).await,
             (AssignedRun::Inline(artifact, permit, arguments), _) => {
-                (self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await, None)
+                (self.inline.run(artifact, *permit, Input::Arguments(arguments), execution).await, None)
             }
             (AssignedRun::Process(_), None) => {
                 (execution.outcome(End::NotStarted(NOT_LOADED.to_owned()), self.clock.monotonic()), None)
