@@ -52,6 +52,17 @@ pub enum MemberError {
     TooDeep,
 }
 
+impl MemberError {
+    /// The entry in question.
+    #[must_use]
+    pub const fn path(&self) -> Option<&EntryPath> {
+        match self {
+            Self::NotGranted(path) | Self::Reads(path) => Some(path),
+            Self::Numbers | Self::TooDeep => None,
+        }
+    }
+}
+
 impl From<TooDeep> for MemberError {
     fn from(TooDeep: TooDeep) -> Self {
         Self::TooDeep

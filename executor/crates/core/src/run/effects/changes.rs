@@ -5,8 +5,8 @@ use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
 use super::{Fate, RunFolder, STORE, open_folder};
 use a2g_overlay::{
-    CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, MAX_TABLE_BYTES, Recovered, Table,
-    Upper, commit, recover, undo,
+    CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, Recovered, Table, Upper, commit,
+    recover, undo,
 };
 use a2g_types::tool::Digest;
 use rustix::fs::{Mode, OFlags, openat};

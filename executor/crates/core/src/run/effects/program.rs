@@ -10,6 +10,7 @@
 //! A process may have been taken over by its guest. So each table is compared with the one before it: what the grant of its
 //! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn.
 
+use super::roots::show_bytes;
 use super::{UPPER, make_folder, open_folder};
 use a2g_capability::{Ceilings, Mounts, Permit, Place, Root, Tree};
 use a2g_overlay::{Access, Act, EntryPath, LowerRoot, MAX_TABLE_BYTES, Name, Table, Upper};
@@ -348,12 +349,10 @@ impl Member {
         let table = Table::from_bytes(&bytes, self.areas.roots.len()).map_err(|error| error.to_string())?;
         let mut latest = self.latest.lock();
         let allows = |path: &EntryPath, act| self.granted.allows(&self.areas, path, act);
-        Table::check_member(&latest, &table, allows).map_err(|error| match &error {
-            a2g_overlay::MemberError::NotGranted(path) | a2g_overlay::MemberError::Reads(path) => {
-                let shown = self.areas.guest_path(path).unwrap_or_else(|| "a file".to_owned());
-                format!("their table is not true ({error}: `{shown}`): check the tool")
-            }
-            _other => format!("their table is not true ({error}): check the tool"),
+        Table::check_member(&latest, &table, allows).map_err(|error| {
+            let path = error.path().and_then(|path| self.areas.guest_path(path));
+            let shown = path.map_or_else(String::new, |path| format!(": `{}`", show_bytes(path.as_bytes())));
+            format!("their table is not true ({error}{shown}): check the tool")
         })?;
         *latest = table;
         Ok(())
