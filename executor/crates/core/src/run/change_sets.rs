@@ -234,20 +234,25 @@ impl ChangeSets {
     /// Discards the waiting changes of the selected agents, on behalf of `by`. Returns their number.
     ///
     /// # Errors
-    /// If a decision cannot be recorded: that set still waits.
+    /// The first reason why a set still waits, because a decision on it is being made or cannot be recorded. The others are
+    /// discarded.
     pub(super) async fn discard_all(
         self: &Arc<Self>,
         filter: AgentFilter<'_>,
         by: &str,
     ) -> Result<usize, Fault> {
         let mut count = 0;
+        let mut result = Ok(());
         for summary in self.list(filter) {
-            if summary.state == ChangeState::Waiting {
-                self.discard(summary.intent, filter, by).await?;
-                count += 1;
+            if summary.state != ChangeState::Waiting {
+                continue;
+            }
+            match self.discard(summary.intent, filter, by).await {
+                Ok(_receipt) => count += 1,
+                Err(fault) => result = result.and(Err(fault)),
             }
         }
-        Ok(count)
+        result.map(|()| count)
     }
 
     /// Ends the sets whose time is over, and forgets those in force for which there is no room, until the task ends.
@@ -256,23 +261,32 @@ impl ChangeSets {
             tokio::time::sleep(DUE_INTERVAL).await;
             for summary in self.effects.due(self.clock.now()) {
                 if summary.state == ChangeState::Waiting {
-                    let ended = self.discard(summary.intent, &super::all_agents, EXPIRED).await;
-                    if let Err(fault) = ended {
-                        tracing::warn!(intent = %summary.intent, ?fault, "file changes whose time is over still wait");
-                    }
+                    self.discard_due(summary.intent).await;
                 } else {
-                    self.forget(summary.intent).await;
+                    self.forget(summary.intent, ChangeState::InForce).await;
                 }
             }
             for intent in self.effects.excess() {
-                self.forget(intent).await;
+                self.forget(intent, ChangeState::InForce).await;
             }
         }
     }
 
-    /// Lets changes that are in force stay for good.
-    async fn forget(&self, intent: IntentId) {
-        let Ok(taken) = self.effects.take(intent, ChangeState::InForce) else { return };
+    /// Discards waiting changes whose time is over.
+    async fn discard_due(self: &Arc<Self>, intent: IntentId) {
+        let stage = self.journal.claims.stage(intent, IfFull::Wait).await;
+        if let Ok(Some((_, Stage::Pruned))) = stage {
+            tracing::warn!(%intent, "file changes whose time is over are removed, without a record: the report of their run was pruned");
+            return self.forget(intent, ChangeState::Waiting).await;
+        }
+        if let Err(fault) = self.discard(intent, &super::all_agents, EXPIRED).await {
+            tracing::warn!(%intent, ?fault, "file changes whose time is over still wait");
+        }
+    }
+
+    /// Removes what is kept of changes, which stay as they are.
+    async fn forget(&self, intent: IntentId, state: ChangeState) {
+        let Ok(taken) = self.effects.take(intent, state) else { return };
         if tokio::task::spawn_blocking(move || taken.remove()).await.is_err() {
             tracing::warn!(%intent, "the folder of file changes was not removed");
         }

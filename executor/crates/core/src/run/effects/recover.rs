@@ -229,6 +229,14 @@ fn end_commit(changes: &RunChanges, told: &Told) -> Result<Ended, String> {
             tracing::warn!(run, "the file changes of an interrupted run have not taken effect");
             Ok(Ended::Removed)
         }
+        // They cannot be undone without the report, which was pruned.
+        Told::Unknown
+            if is_in_force
+                && StoredSet::read(&changes.folder)
+                    .is_ok_and(|stored| stored.is_some_and(|stored| stored.state == KeptState::InForce)) =>
+        {
+            Ok(Ended::Removed)
+        }
         Told::Unknown if is_in_force => {
             Err("they are in force, and the journal does not have the report of the run".to_owned())
         }
