@@ -14,11 +14,11 @@
 //! [`View::into_table`]: crate::View::into_table
 
 use crate::name::{EntryPath, Name};
-use crate::places::open_regular;
+use crate::places::open_staged;
 use crate::seen::{EntryKind, Seen};
 use crate::table::{Content, Modified, Node, NodeId, NodeKind, Originals, Override, Table, TooDeep};
 use crate::upper::Upper;
-use rustix::fs::renameat;
+use rustix::fs::{AtFlags, renameat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -155,20 +155,22 @@ impl Table {
     /// ended.
     ///
     /// # Errors
-    /// As `openat` and `renameat`; `EINVAL` or `EMLINK` if a content is not a regular file of one name. What was moved then
-    /// is no content of the table `before`.
+    /// As `openat` and `renameat`; `EINVAL` or `EMLINK` if a content is not a regular file of one name. Then none is in
+    /// `base`, whose numbers will be given again.
     pub fn move_contents(&self, before: &Self, upper: &Upper, base: &OwnedFd) -> Result<(), Errno> {
         let numbers = self.nodes().filter_map(|(_, node)| node.upper());
-        for number in numbers.filter(|number| *number >= before.next_content()) {
-            upper.find(number, |folder, name| {
-                let (_, seen) = open_regular(folder, OsStr::new(name))?;
-                if seen.nlink != 1 {
-                    return Err(Errno::MLINK);
-                }
-                renameat(folder, name, base, name)
-            })?;
+        let numbers = numbers.filter(|number| *number >= before.next_content()).collect::<Vec<_>>();
+        for number in &numbers {
+            open_staged(upper, *number)?;
         }
-        Ok(())
+        let move_one = |number: &u64| upper.find(*number, |folder, name| renameat(folder, name, base, name));
+        let moved = numbers.iter().try_for_each(move_one);
+        if moved.is_err() {
+            for number in &numbers {
+                let _may_not_be_there = unlinkat(base, number.to_string(), AtFlags::empty());
+            }
+        }
+        moved
     }
 }
 

@@ -12,6 +12,11 @@
 //!   default access control lists do not apply to it.
 //! - A changed folder has one hard link, as on file systems that do not count subfolders.
 //!
+//! A program whose calls change its files differs from processes on one folder in this:
+//! - What it writes to a file while a call writes that file, too, is lost when it goes on with the table of the call. So it
+//!   is if the call sets only the times.
+//! - A file that calls have both written and removed has, for those who have it open, the content of before.
+//!
 //! Besides calls on files and folders, a view needs these system calls: `faccessat2`, `dup3`, `copy_file_range`,
 //! `ioctl(FICLONE)` and, when it is made, `capget`.
 
@@ -42,8 +47,7 @@ use handles::Live;
 use rustix::fs::{AtFlags, Mode, mkdirat, unlinkat};
 use rustix::io::{Errno, Result};
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The budget of a view, set by the operator. A call that needs more fails with `ENOSPC`.
@@ -85,12 +89,12 @@ pub struct Stat {
     pub identity: Identity,
 }
 
-/// The files of one program, which has all of them for itself. `F` is the type of the file handles that it gets.
+/// The files of one program, which has all of them for itself, or in turns with its calls.
 ///
 /// Folders and files are named by their [`NodeId`]; a number that is not in use is `EBADF`. A folder that was opened, and
 /// each root, can be used until [`View::close_folder`].
 #[derive(Debug)]
-pub struct View<F = File> {
+pub struct View {
     table: Table,
     upper: Upper,
     roots: Vec<LowerRoot>,
@@ -99,7 +103,7 @@ pub struct View<F = File> {
     /// The bytes that were copied.
     copied_bytes: u64,
     /// The open folders and files, by node.
-    live: HashMap<NodeId, Live<F>>,
+    live: HashMap<NodeId, Live>,
     /// The nodes without a place: removed while they were open.
     removed: BTreeSet<NodeId>,
     /// The size of the table at which nodes that nothing needs are looked for.
@@ -111,7 +115,7 @@ pub struct View<F = File> {
 /// The size of a table below which it is not swept.
 const MIN_SWEEP: usize = 256;
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// A view of the originals below `roots`, without changes. `upper` is an empty folder of this user.
     ///
     /// # Errors

@@ -286,9 +286,10 @@ fn only_a_plain_file_is_moved() {
     for (number, change) in changes.into_iter().enumerate() {
         let mut call = program.call(&caller, &number.to_string());
         call.write("made", "content");
+        call.write("more", "content");
         let table = call.view.snapshot().unwrap();
         let contents = upper(&call.own, &call.base, 0, &[]);
-        let content = call.own.join("1");
+        let content = call.own.join("2");
         fs::remove_file(&content).unwrap();
         change(&content, &program.path("lower").join("original"));
         assert!(table.move_contents(&call.start, &contents, &open(&caller.base)).is_err(), "change {number}");

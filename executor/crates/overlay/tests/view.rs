@@ -191,7 +191,7 @@ fn what_is_on_another_device_is_not_moved() {
     }
     disk.write("file", b"content");
     let roots = vec![root(disk.lower.path()), root(memory.path())];
-    let mut view: View = View::new(open(disk.upper.path()), roots, BUDGET).unwrap();
+    let mut view = View::new(open(disk.upper.path()), roots, BUDGET).unwrap();
     let from = view.root(0).unwrap();
     let to = view.root(1).unwrap();
     view.create_folder(to, &name("new")).unwrap();
@@ -216,7 +216,7 @@ fn changes_go_on_only_over_the_same_roots() {
     let load = |path: &Path, roots: usize| {
         let table = Table::from_bytes(&bytes, 1).unwrap();
         let roots = (0..roots).map(|_| root(path)).collect();
-        View::<std::fs::File>::load(table, Upper::new(open(test.upper.path())), roots, BUDGET)
+        View::load(table, Upper::new(open(test.upper.path())), roots, BUDGET)
     };
     assert!(load(test.lower.path(), 1).is_ok());
     assert_eq!(load(test.lower.path(), 2).unwrap_err(), Errno::INVAL);

@@ -9,12 +9,12 @@ use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 
 const SET_GROUP_ID: u32 = 0o2000;
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Makes the folder `name` in a folder, with all permissions that the umask leaves.
     ///
     /// # Errors

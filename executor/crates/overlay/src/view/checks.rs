@@ -9,7 +9,6 @@ use crate::seen::{EntryKind, stat_at};
 use crate::table::NodeId;
 use rustix::fs::{Access as Rights, AtFlags, accessat};
 use rustix::io::{Errno, Result};
-use std::os::fd::{AsFd, OwnedFd};
 
 /// The user of this process.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +23,7 @@ pub(super) struct User {
 
 const STICKY: u32 = 0o1000;
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Refuses a change below a root that may only be read: `EPERM`, as from wasmtime's own folders.
     pub(super) fn check_root(&self, folder: NodeId) -> Result<()> {
         // A removed folder is below no root. Its own calls say that it is gone.

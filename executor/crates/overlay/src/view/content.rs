@@ -6,7 +6,7 @@ use crate::seen::{EntryKind, Seen, stat_at};
 use crate::table::{Content, Modified, NodeId, NodeKind};
 use rustix::fs::{Mode, OFlags, SeekFrom, Statx, copy_file_range, ftruncate, ioctl_ficlone, openat, seek};
 use rustix::io::{Errno, Result, pread, pwrite};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// The set-user-id and set-group-id bits, and the one of execution that makes the latter count.
 const SET_USER_ID: u32 = 0o4000;
@@ -21,7 +21,7 @@ pub(super) fn allocated(stat: &Statx) -> u64 {
     stat.stx_blocks.saturating_mul(512)
 }
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// `true` if the content of a file may be written as it is.
     pub(super) fn has_own_content(&self, id: NodeId) -> Result<bool> {
         self.node(id)?.upper().map_or(Ok(false), |number| self.upper.is_own(number))
@@ -49,7 +49,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
     }
 
     /// Does all of a copy that may fail.
-    fn copy_to(&self, id: NodeId, number: u64, is_empty: bool) -> Result<(u64, Redirection<F>)> {
+    fn copy_to(&self, id: NodeId, number: u64, is_empty: bool) -> Result<(u64, Redirection)> {
         let copy = self.upper.create(number)?;
         let mut bytes = 0;
         if !is_empty {

@@ -9,7 +9,7 @@ use rustix::fs::{Statx, readlinkat};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub(super) fn read_target(folder: &OwnedFd, name: &Name) -> Result<OsString> {
     Ok(OsString::from_vec(readlinkat(folder, name.as_os_str(), Vec::new())?.into_bytes()))
 }
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// The node of a folder in which names can be looked up: `ENOENT` for one that was removed, as in the kernel.
     pub(super) fn folder(&self, id: NodeId) -> Result<&Node> {
         let node = self.node(id)?;

@@ -13,7 +13,7 @@ use rustix::io::{Errno, Result};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ enum Stage {
     Made(VecDeque<(u64, Name)>),
 }
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Lists a folder from the cookie `start` of an earlier entry; 0 is the beginning.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl Listing {
     /// # Errors
     /// As `getdents64`: `ENOENT` in a folder that was removed; `EOVERFLOW` if a file system has cookies that are no
     /// offsets.
-    pub fn next<F: AsFd + From<OwnedFd>>(&mut self, view: &View<F>) -> Result<Option<ListedEntry>> {
+    pub fn next(&mut self, view: &View) -> Result<Option<ListedEntry>> {
         view.folder(self.folder)?;
         loop {
             match &mut self.stage {

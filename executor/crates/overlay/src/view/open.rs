@@ -8,7 +8,7 @@ use crate::table::{Content, Node, NodeId, NodeKind};
 use rustix::fs::{Access as Rights, Mode, OFlags, openat};
 use rustix::io::{Errno, Result};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The way in which a file is to be opened. A file that is neither read nor written is opened for reading.
@@ -40,12 +40,12 @@ pub enum Create {
 
 /// An open file.
 #[derive(Debug)]
-pub struct OpenFile<F = File> {
+pub struct OpenFile {
     /// The file's node.
     pub node: NodeId,
     /// The handle. The view may put another file behind its descriptor, so it has to be read at explicit positions, and
     /// its descriptor must not be passed on. Dropping the last reference closes the file.
-    pub file: Arc<F>,
+    pub file: Arc<File>,
 }
 
 impl How {
@@ -72,7 +72,7 @@ impl How {
     }
 }
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Opens the folder `name` of a folder.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
     /// As `openat` with `O_NOFOLLOW`, but `EISDIR` for any folder and `EOPNOTSUPP` for FIFOs, sockets and devices;
     /// `EPERM` below a root that may only be read, and for writing a file with several hard links; `ENOSPC` if the budget
     /// of the view is used up.
-    pub fn open_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile<F>> {
+    pub fn open_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile> {
         self.sweep_if_due();
         if how.is_writing() || how.create != Create::No {
             self.check_root(folder)?;
@@ -156,7 +156,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
     }
 
     /// Opens an original that is not changed, for reading.
-    fn open_original(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<OpenFile<F>> {
+    fn open_original(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<OpenFile> {
         let place = match found {
             Found::Node(id) => self.lower_place(*id)?,
             Found::Original(_) => self.lower_folder(folder)?.map(|lower| (lower, name.clone())),
@@ -170,7 +170,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         Ok(self.give_out(node, file, OFlags::RDONLY, HandleContent::Original))
     }
 
-    fn open_upper(&mut self, id: NodeId, how: How) -> Result<OpenFile<F>> {
+    fn open_upper(&mut self, id: NodeId, how: How) -> Result<OpenFile> {
         let mut content = if self.has_own_content(id)? { HandleContent::Own } else { HandleContent::Earlier };
         if how.is_writing() && content != HandleContent::Own {
             self.copy_up(id, how.truncate)?;
@@ -185,7 +185,7 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         Ok(self.give_out(id, file, how.flags(), content))
     }
 
-    fn create_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile<F>> {
+    fn create_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile> {
         self.check_change(folder)?;
         self.check_room()?;
         let number = self.table.take_content_number();
@@ -208,14 +208,8 @@ impl<F: AsFd + From<OwnedFd>> View<F> {
         Ok(self.give_out(id, file, how.flags(), HandleContent::Own))
     }
 
-    fn give_out(
-        &mut self,
-        node: NodeId,
-        file: OwnedFd,
-        flags: OFlags,
-        content: HandleContent,
-    ) -> OpenFile<F> {
-        let file = Arc::new(F::from(file));
+    fn give_out(&mut self, node: NodeId, file: OwnedFd, flags: OFlags, content: HandleContent) -> OpenFile {
+        let file = Arc::new(File::from(file));
         self.live.entry(node).or_default().add_file(&file, flags & !OFlags::TRUNC, content);
         OpenFile { node, file }
     }

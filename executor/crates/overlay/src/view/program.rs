@@ -6,9 +6,8 @@ use super::handles::HandleContent;
 use crate::table::{Content, NodeId, NodeKind, Table};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Goes on with the table of the program, after other members have had [`Self::snapshot`]. What is open stays open: a
     /// folder or file that another member has removed is as one that was removed here, and a file of which another member
     /// has made a new content has that now.

@@ -5,9 +5,8 @@ use crate::table::{Modified, NodeId, Table};
 use crate::upper::Upper;
 use rustix::io::Result;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Ends the program's use of the files. Handles that are still open lead to files that no commit sees.
     ///
     /// # Errors

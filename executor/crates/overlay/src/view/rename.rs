@@ -6,9 +6,8 @@ use crate::seen::{EntryKind, FileTime, device_of, stat_at};
 use crate::table::{Node, NodeId};
 use rustix::fs::Access as Rights;
 use rustix::io::{Errno, Result};
-use std::os::fd::{AsFd, OwnedFd};
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Gives the entry `name` of a folder another name, in this or another folder, in place of an entry that has it.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use crate::seen::FileTime;
 use crate::table::{Modified, NodeId};
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
 use rustix::io::{Errno, Result};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// The new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn set_both(file: &OwnedFd, accessed: FileTime, modified: FileTime) -
     futimens(file, &times)
 }
 
-impl<F: AsFd + From<OwnedFd>> View<F> {
+impl View {
     /// Sets the times of the entry `name` of a folder, also of a symbolic link itself.
     ///
     /// # Errors
