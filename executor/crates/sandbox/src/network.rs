@@ -123,6 +123,7 @@ fn http_error(refusal: EgressError) -> HttpError {
             | DenialReason::DomainBlocked
             | DenialReason::Requests
             | DenialReason::RequestRate
+            | DenialReason::Staged
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

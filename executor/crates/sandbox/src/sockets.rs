@@ -110,6 +110,7 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             | DenialReason::RequestRate
             | DenialReason::SentBytes
             | DenialReason::ReceivedBytes
+            | DenialReason::Staged
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

@@ -26,20 +26,22 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
     match end {
         End::Returned(_) | End::Staged(_) => None,
         End::ToolError { code, message, detail: _ } => Some(format!(
-            "the tool failed with `{}`: {}{}{}{}{}",
+            "the tool failed with `{}`: {}{}{}{}{}{}",
             escape_guest_text(code),
             escape_guest_text(message),
             read_only_notice(usage),
             no_folder_notice(usage),
             missing_folder_notice(usage),
+            staged_notice(usage),
             if code == NETWORK_OFF { no_network_notice(usage) } else { "" }
         )),
         End::Exited { code, stderr_tail } => Some(format!(
-            "{}{}{}{}",
+            "{}{}{}{}{}",
             exit_message(*code, stderr_tail),
             read_only_notice(usage),
             no_folder_notice(usage),
-            missing_folder_notice(usage)
+            missing_folder_notice(usage),
+            staged_notice(usage)
         )),
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::ResultInvalid { pointer, message } => {
@@ -133,6 +135,19 @@ fn no_network_notice(usage: &Usage) -> &'static str {
     }
     "; the verdict turned the network off (`no_network`), as the built-in governor does for a URL without TLS: plain http is \
      refused, so use `https`"
+}
+
+/// The part of a message about a request or a connection that a run whose changes wait may not make.
+fn staged_notice(usage: &Usage) -> String {
+    let Some(denial) = usage.denied.iter().find(|denial| denial.reason == DenialReason::Staged) else {
+        return String::new();
+    };
+    format!(
+        "; what it would have sent to `{}` was refused: its file changes wait for a decision (`effects` is `staged`, set by \
+         {}), and nothing that it sends can be taken back with them, so only requests with GET and HEAD are sent",
+        escape_guest_text(&denial.what),
+        layer_name(usage.effects.layer)
+    )
 }
 
 /// The part of a message about a file that could not be changed: the layer that grants it for reading only.

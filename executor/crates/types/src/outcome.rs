@@ -362,6 +362,9 @@ pub enum DenialReason {
     SentBytes,
     /// The run exceeds the bytes that it may receive.
     ReceivedBytes,
+    /// The file changes of the run wait for a decision, and this could have changed something that no decision takes back:
+    /// a request with another method than GET and HEAD, or a connection.
+    Staged,
 }
 
 impl DenialReason {
@@ -393,7 +396,8 @@ impl DenialReason {
             | Self::RequestRate
             | Self::Connections
             | Self::SentBytes
-            | Self::ReceivedBytes => true,
+            | Self::ReceivedBytes
+            | Self::Staged => true,
         }
     }
 }

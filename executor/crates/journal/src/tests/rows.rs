@@ -153,7 +153,9 @@ fn full_usage(usage: &mut Usage) {
     usage.network = Bound { value: true, layer: Layer::Verdict };
     usage.network_used = Some(network());
     let denial = |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, count: 2 };
-    usage.denied = DenialReason::VARIANTS.iter().map(denial).collect();
+    // The reason that was added later has a receipt of its own.
+    let reasons = DenialReason::VARIANTS.iter().filter(|reason| **reason != DenialReason::Staged);
+    usage.denied = reasons.map(denial).collect();
     usage.denied_truncated = true;
 }
 
@@ -313,6 +315,9 @@ fn stored_texts_are_stable() {
     });
     golden.check_receipt("committed", &committed);
     golden.check_receipt("staged", &receipt_with(stage));
+    let denial = Denial { what: "tcp://a.example:1".into(), reason: DenialReason::Staged, count: 2 };
+    let refused = receipt_with(|receipt| receipt.outcome.usage.denied = vec![denial]);
+    golden.check_receipt("refused-while-staged", &refused);
     golden.check_receipt("nested", &receipt_with(nest));
     for (name, expires_at) in
         [("signed", None), ("signed/expiry", Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)))]

@@ -12,7 +12,7 @@ use a2g_capability::{Domain, Grant, Host, Reach, ReachError};
 use a2g_runtime::spawn;
 use a2g_runtime::timer_now;
 use a2g_types::ident::AgentDid;
-use a2g_types::limit::NetworkBudgets;
+use a2g_types::limit::{FileEffects, NetworkBudgets};
 use a2g_types::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -53,6 +53,8 @@ pub struct NetworkSession {
     agent: AgentDid,
     reach: Reach,
     budgets: NetworkBudgets,
+    /// The time at which the file changes of the run take effect.
+    effects: FileEffects,
     accounting: Mutex<NetworkAccounting>,
     /// The results of the run's look-ups.
     pub(super) resolved_names: Mutex<ResolvedNames>,
@@ -77,15 +79,17 @@ struct NetworkAccounting {
 
 impl NetworkSession {
     pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
-        Self::with_reach(egress, agent, grant.reach().clone(), grant.network_budgets())
+        let effects = grant.effects().value;
+        Self::with_reach(egress, agent, grant.reach().clone(), grant.network_budgets(), effects)
     }
 
-    /// A session with the given reach; the executor uses it for its own requests.
+    /// A session with the given reach; the executor uses it for its own requests, which have direct effects.
     pub(super) fn with_reach(
         egress: Arc<Egress>,
         agent: AgentDid,
         reach: Reach,
         budgets: NetworkBudgets,
+        effects: FileEffects,
     ) -> Arc<Self> {
         let slots = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -93,6 +97,7 @@ impl NetworkSession {
             agent,
             reach,
             budgets,
+            effects,
             accounting: Mutex::default(),
             resolved_names: Mutex::default(),
             slots: Arc::new(Semaphore::new(slots)),
@@ -222,6 +227,9 @@ impl NetworkSession {
         })?;
         let subject = target.to_string();
         self.check_host(&target.host, &subject)?;
+        if !only_reads(request.method()) {
+            self.check_effects(&subject)?;
+        }
         let request = sanitise(request, &target)?;
         self.check_rate_limit(&subject)?;
         let slot = self.acquire_slot(&subject)?;
@@ -269,6 +277,15 @@ impl NetworkSession {
             };
             self.deny(reason, subject)
         })
+    }
+
+    /// Refuses what may change something at its other end, if the run's file changes wait for a decision: what was sent
+    /// could not be taken back with them.
+    pub(super) fn check_effects(&self, subject: &str) -> Result<(), EgressError> {
+        match self.effects {
+            FileEffects::Direct | FileEffects::Atomic => Ok(()),
+            FileEffects::Staged => Err(self.deny(DenialReason::Staged, subject)),
+        }
     }
 
     /// `true` if the run's rules allow this address itself.
@@ -507,6 +524,11 @@ impl NetworkAccounting {
             change(contact);
         }
     }
+}
+
+/// `true` for the methods by which a client asks for something and for no change (RFC 9110, section 9.2.1).
+fn only_reads(method: &Method) -> bool {
+    [Method::GET, Method::HEAD].contains(method)
 }
 
 /// The request as it is sent: to the checked target, without any field that could name another target.

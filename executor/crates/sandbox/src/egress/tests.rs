@@ -5,7 +5,7 @@ use super::*;
 use a2g_capability::{Ceilings, Claims, Domain, Grant, HostClaims, HostPattern};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::ident::AgentDid;
-use a2g_types::limit::{Layer, LimitMap, NetworkBudgets};
+use a2g_types::limit::{FileEffects, Layer, LimitMap, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
 use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
 use http_body_util::{BodyExt as _, Empty};
@@ -16,12 +16,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// A grant of the network under these budgets, for every name.
 fn grant(budgets: NetworkBudgets) -> Grant {
+    grant_with(budgets, FileEffects::Direct)
+}
+
+fn grant_with(budgets: NetworkBudgets, effects: FileEffects) -> Grant {
     let ceilings = Ceilings {
         limits: LimitMap::defaults()
             .with(MemoryLimit::from_mb(64).unwrap())
             .with(Timeout::from_seconds(30).unwrap())
             .with(OutputLimit::from_bytes(1024).unwrap()),
         network: true,
+        effects,
         hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
         network_budgets: budgets,
         ..Ceilings::closed()
@@ -86,8 +91,13 @@ async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
 }
 
 async fn ask(network: &Network, port: u16) -> Result<u16, EgressError> {
+    ask_by("GET", network, port).await
+}
+
+async fn ask_by(method: &str, network: &Network, port: u16) -> Result<u16, EgressError> {
     let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
     let mut request = http::Request::new(body);
+    *request.method_mut() = http::Method::from_bytes(method.as_bytes()).unwrap();
     *request.uri_mut() = format!("http://changes.example:{port}/").parse().unwrap();
     let backend = network.backend().unwrap();
     backend.send(request, Timeouts::default()).await.map(|answer| answer.status().as_u16())
@@ -161,6 +171,31 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     run.close();
     assert_eq!(connect(&run, address).await.err(), Some(NetworkError::RunEnded.into()));
     assert_eq!(look_up(&run, "one.example").await, Err(NetworkError::RunEnded.into()));
+}
+
+#[tokio::test]
+async fn a_run_whose_changes_wait_only_asks() {
+    // Methods are case-sensitive.
+    let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", "QUERY"];
+    for (effects, sent) in
+        [(FileEffects::Direct, methods.len()), (FileEffects::Atomic, methods.len()), (FileEffects::Staged, 2)]
+    {
+        let (address, connections) = server().await;
+        let egress = egress(&[&["127.0.0.1"][..]; 16], address);
+        let open = || egress.open(&agent(), &grant_with(BUDGETS, effects));
+        for (index, method) in methods.into_iter().enumerate() {
+            let expected = if index < sent { Ok(204) } else { Err(DenialReason::Staged.into()) };
+            assert_eq!(ask_by(method, &open(), address.port()).await, expected, "{effects:?}: {method}");
+        }
+        assert_eq!(*connections.lock(), sent, "{effects:?}");
+        let run = open();
+        run.backend().unwrap().look_up("one.example".to_owned()).await.unwrap();
+        let refused = connect(&run, address).await.err();
+        let expected = (effects == FileEffects::Staged).then(|| EgressError::from(DenialReason::Staged));
+        assert_eq!(refused, expected, "{effects:?}");
+        let usage = run.session().unwrap().usage();
+        assert_eq!(usage.contacted.is_empty(), refused.is_some(), "{effects:?}");
+    }
 }
 
 #[tokio::test]

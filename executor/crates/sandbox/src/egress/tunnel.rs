@@ -123,6 +123,8 @@ impl NetworkSession {
             Host::Address(ip) if self.is_address_allowed(*ip) => {}
             Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &subject)),
         }
+        // The protocol is the guest's own, so every byte may be an order.
+        self.check_effects(&subject)?;
         // The address is checked again, because the look-up was checked without a port.
         self.check_address(ip, Some(port), &host, &subject)?;
         if port == 0 {

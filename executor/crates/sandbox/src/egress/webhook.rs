@@ -8,7 +8,7 @@ use super::target::Target;
 use super::{Egress, EgressSettings, NetworkBackend as _, Timeouts};
 use a2g_capability::{Host, HostPattern, Reach};
 use a2g_types::ident::AgentDid;
-use a2g_types::limit::NetworkBudgets;
+use a2g_types::limit::{FileEffects, NetworkBudgets};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request};
 use http_body_util::{BodyExt as _, Full};
@@ -124,8 +124,13 @@ impl WebhookClient {
         }
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
         let request = request.body(body).map_err(|_| NetworkError::Request)?;
-        let session =
-            NetworkSession::with_reach(Arc::clone(&self.egress), owner.clone(), self.reach.clone(), budgets);
+        let session = NetworkSession::with_reach(
+            Arc::clone(&self.egress),
+            owner.clone(),
+            self.reach.clone(),
+            budgets,
+            FileEffects::Direct,
+        );
         let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE_TIMEOUT), between_bytes: None };
         let answer = Arc::clone(&session).send(request, timeouts).await;
         let status = answer.map(|answer| answer.status().as_u16());

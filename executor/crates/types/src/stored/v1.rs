@@ -682,6 +682,7 @@ enum DenialReason {
     Connections,
     SentBytes,
     ReceivedBytes,
+    Staged,
 }
 
 #[derive(Serialize, Deserialize)]
