@@ -314,6 +314,7 @@ mod tests {
             changes: FileChanges {
                 count: 1234,
                 digest: Digest([0xab; 32]),
+                counts: None,
                 shown: vec![deletion],
                 decisions: None,
             },

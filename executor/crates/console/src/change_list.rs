@@ -358,7 +358,7 @@ mod tests {
     }
 
     fn of(count: u64, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges { count, digest: Digest::compute(b""), shown, decisions: None }
+        FileChanges { count, digest: Digest::compute(b""), counts: None, shown, decisions: None }
     }
 
     fn text(markup: &Markup) -> String {

@@ -226,7 +226,13 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         is_diff_cut: true,
     };
     let usage = Usage {
-        changes: Some(FileChanges { count: 2, digest: Digest([0; 32]), shown: vec![change], decisions: None }),
+        changes: Some(FileChanges {
+            count: 2,
+            digest: Digest([0; 32]),
+            counts: None,
+            shown: vec![change],
+            decisions: None,
+        }),
         start_memory_bytes: None,
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
         cpu: bound(CpuPercent::new(100).unwrap()),

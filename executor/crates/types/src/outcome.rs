@@ -487,8 +487,10 @@ pub struct FileChanges {
     pub count: u64,
     /// The hash of all changes, and of the state of the originals that they rely on.
     pub digest: Digest,
-    /// The first changes of a staged run, as a person sees them before a decision: deletions and renames come first. Empty
-    /// for any other run.
+    /// The numbers of all changes of a staged run; `None` for any other run, and in records without them.
+    pub counts: Option<ChangeCounts>,
+    /// The first changes of a staged run, as a person sees them before a decision: deletions, renames and emptied files come
+    /// first. Empty for any other run.
     pub shown: Vec<ShownChange>,
     /// The namespace of the intents of decisions on the changes, at random; `None` if none is possible. It is stored and
     /// never told: who knew it could use up the intents of later decisions.
@@ -501,6 +503,78 @@ impl FileChanges {
     pub fn left_out(&self) -> u64 {
         self.count.saturating_sub(u64::try_from(self.shown.len()).unwrap_or(u64::MAX))
     }
+
+    /// The number of shown changes of a group.
+    #[must_use]
+    pub fn count_shown(&self, group: ChangeGroup) -> u64 {
+        let shown = self.shown.iter().filter(|change| change.group() == group).count();
+        u64::try_from(shown).unwrap_or(u64::MAX)
+    }
+
+    /// The number of all changes of a group; that of the shown ones in a record without [`counts`](Self::counts).
+    #[must_use]
+    pub fn count_all(&self, group: ChangeGroup) -> u64 {
+        let shown = self.count_shown(group);
+        self.counts.map_or(shown, |counts| counts.get(group).max(shown))
+    }
+
+    /// The number of changes whose group nothing tells: those of a record without [`counts`](Self::counts) that are not
+    /// among the shown ones.
+    #[must_use]
+    pub fn count_unknown(&self) -> u64 {
+        let known = ChangeGroup::VARIANTS.iter().map(|group| self.count_all(*group));
+        self.count.saturating_sub(known.fold(0, u64::saturating_add))
+    }
+}
+
+/// The numbers of all changes of a run, listed or not, by group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ChangeCounts {
+    /// The number of deleted entries.
+    pub deleted: u64,
+    /// The number of entries that get another path.
+    pub renamed: u64,
+    /// The number of files that keep their path, and nothing of their content.
+    pub emptied: u64,
+    /// The number of other entries whose content is changed.
+    pub changed: u64,
+    /// The number of entries of which only the permissions or times are changed.
+    pub attributes: u64,
+    /// The number of created entries.
+    pub created: u64,
+}
+
+impl ChangeCounts {
+    /// The number of changes of a group.
+    #[must_use]
+    pub fn get(&self, group: ChangeGroup) -> u64 {
+        let Self { deleted, renamed, emptied, changed, attributes, created } = *self;
+        match group {
+            ChangeGroup::Deleted => deleted,
+            ChangeGroup::Emptied => emptied,
+            ChangeGroup::Renamed => renamed,
+            ChangeGroup::Changed => changed,
+            ChangeGroup::Attributes => attributes,
+            ChangeGroup::Created => created,
+        }
+    }
+}
+
+/// The meaning of a change to a person, in the order of a text: what a commit loses is first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
+pub enum ChangeGroup {
+    /// The entry is deleted.
+    Deleted,
+    /// The file keeps its path, and nothing of its content.
+    Emptied,
+    /// The entry gets another path.
+    Renamed,
+    /// The content of the entry is changed.
+    Changed,
+    /// Only the permissions or times of the entry are changed.
+    Attributes,
+    /// The entry is created.
+    Created,
 }
 
 /// One change of a file, folder or link, as a person sees it before a decision.
@@ -535,6 +609,48 @@ pub struct ShownChange {
     pub is_diff_cut: bool,
 }
 
+impl ShownChange {
+    /// The meaning of the change to a person.
+    #[must_use]
+    pub fn group(&self) -> ChangeGroup {
+        match self.kind {
+            ChangeWord::Deleted => ChangeGroup::Deleted,
+            ChangeWord::Renamed => ChangeGroup::Renamed,
+            ChangeWord::Created => ChangeGroup::Created,
+            ChangeWord::Changed if self.bytes_after == Some(0) && self.bytes_before != Some(0) => {
+                ChangeGroup::Emptied
+            }
+            ChangeWord::Changed => ChangeGroup::Changed,
+            ChangeWord::Attributes => ChangeGroup::Attributes,
+        }
+    }
+
+    /// The part of the difference that a person can read.
+    #[must_use]
+    pub fn readable_part(&self) -> ReadablePart {
+        match &self.diff {
+            Some(_) if self.is_diff_cut => ReadablePart::Beginning,
+            Some(_) => ReadablePart::Whole,
+            None if !self.ranges.is_empty() => ReadablePart::Places,
+            None if self.is_diff_cut => ReadablePart::Nothing,
+            None => ReadablePart::Whole,
+        }
+    }
+}
+
+/// The part of a difference that a list shows so that a person can read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadablePart {
+    /// The whole difference, or there is none.
+    Whole,
+    /// A part of the changed lines.
+    Beginning,
+    /// Only the places of the changed bytes: the content is not text.
+    Places,
+    /// Nothing of it.
+    Nothing,
+}
+
 /// A range of bytes that a change replaces by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangedRange {
@@ -546,7 +662,7 @@ pub struct ChangedRange {
     pub new_bytes: u64,
 }
 
-/// The kind of a change, in the order of a list.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum ChangeWord {
@@ -815,10 +931,9 @@ mod tests {
         assert_eq!(staged.abort_reason(), None);
     }
 
-    #[test]
-    fn changes_beyond_the_shown_ones_are_counted() {
-        let shown = ShownChange {
-            kind: ChangeWord::Deleted,
+    fn shown(kind: ChangeWord) -> ShownChange {
+        ShownChange {
+            kind,
             entry: EntryWord::File,
             path: "/workspace/a".to_owned(),
             from: None,
@@ -830,10 +945,67 @@ mod tests {
             diff: None,
             ranges: vec![],
             is_diff_cut: false,
-        };
-        let changes = FileChanges { count: 3, digest: Digest([0; 32]), shown: vec![shown], decisions: None };
-        assert_eq!(changes.left_out(), 2);
-        assert_eq!(FileChanges { count: 0, ..changes }.left_out(), 0);
+        }
+    }
+
+    fn changes(count: u64, counts: Option<ChangeCounts>, shown: Vec<ShownChange>) -> FileChanges {
+        FileChanges { count, digest: Digest([0; 32]), counts, shown, decisions: None }
+    }
+
+    #[test]
+    fn changes_beyond_the_shown_ones_are_counted() {
+        let few = changes(3, None, vec![shown(ChangeWord::Deleted)]);
+        assert_eq!((few.left_out(), few.count_unknown()), (2, 2));
+        assert_eq!((few.count_all(ChangeGroup::Deleted), few.count_all(ChangeGroup::Changed)), (1, 0));
+        let none = FileChanges { count: 0, ..few };
+        assert_eq!((none.left_out(), none.count_unknown()), (0, 0));
+    }
+
+    #[test]
+    fn counts_tell_the_number_of_all_changes_and_never_fewer_than_are_shown() {
+        let counts =
+            ChangeCounts { deleted: 1, renamed: 2, emptied: 3, changed: 4, attributes: 5, created: 6 };
+        let all = changes(21, Some(counts), vec![shown(ChangeWord::Changed)]);
+        let numbers = ChangeGroup::VARIANTS.iter().map(|group| all.count_all(*group)).collect::<Vec<_>>();
+        assert_eq!(numbers, [1, 3, 2, 4, 5, 6]);
+        assert_eq!((all.left_out(), all.count_unknown()), (20, 0));
+        assert_eq!((all.count_shown(ChangeGroup::Changed), all.count_shown(ChangeGroup::Created)), (1, 0));
+        let wrong = changes(1, Some(ChangeCounts::default()), vec![shown(ChangeWord::Renamed)]);
+        assert_eq!(wrong.count_all(ChangeGroup::Renamed), 1);
+    }
+
+    #[test]
+    fn a_file_without_its_content_is_emptied_and_not_changed() {
+        let emptied = ShownChange { bytes_after: Some(0), ..shown(ChangeWord::Changed) };
+        assert_eq!(emptied.group(), ChangeGroup::Emptied);
+        assert_eq!(ShownChange { bytes_before: Some(0), ..emptied }.group(), ChangeGroup::Changed);
+        for (kind, group) in [
+            (ChangeWord::Deleted, ChangeGroup::Deleted),
+            (ChangeWord::Renamed, ChangeGroup::Renamed),
+            (ChangeWord::Created, ChangeGroup::Created),
+            (ChangeWord::Changed, ChangeGroup::Changed),
+            (ChangeWord::Attributes, ChangeGroup::Attributes),
+        ] {
+            assert_eq!(shown(kind).group(), group);
+        }
+    }
+
+    #[test]
+    fn only_a_whole_text_is_readable_as_a_whole() {
+        let cut = ShownChange { is_diff_cut: true, ..shown(ChangeWord::Changed) };
+        let text = ShownChange { diff: Some(String::new()), ..shown(ChangeWord::Changed) };
+        let range = ChangedRange { start: 0, old_bytes: 1, new_bytes: 1 };
+        let bytes = ShownChange { ranges: vec![range], ..shown(ChangeWord::Changed) };
+        for (change, part) in [
+            (shown(ChangeWord::Deleted), ReadablePart::Whole),
+            (text.clone(), ReadablePart::Whole),
+            (ShownChange { is_diff_cut: true, ..text }, ReadablePart::Beginning),
+            (bytes.clone(), ReadablePart::Places),
+            (ShownChange { is_diff_cut: true, ..bytes }, ReadablePart::Places),
+            (cut, ReadablePart::Nothing),
+        ] {
+            assert_eq!(change.readable_part(), part);
+        }
     }
 
     #[test]

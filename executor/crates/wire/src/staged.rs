@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
-        FileChanges { count, digest: Digest([7; 32]), shown, decisions: None }
+        FileChanges { count, digest: Digest([7; 32]), counts: None, shown, decisions: None }
     }
 
     #[test]

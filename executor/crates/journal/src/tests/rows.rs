@@ -10,8 +10,9 @@ use a2g_types::grant::{CallSummary, GrantSummary, approved_limits};
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{Access, BudgetUsage, ClaimedLimits, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    Artifact, CallUsage, ChangeWord, ChangedRange, Contact, Denial, DenialReason, EntryWord, FileChanges,
-    GrantedArea, HostRule, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Progress, ShownChange,
+    Artifact, CallUsage, ChangeCounts, ChangeWord, ChangedRange, Contact, Denial, DenialReason, EntryWord,
+    FileChanges, GrantedArea, HostRule, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Progress,
+    ShownChange,
 };
 use a2g_types::tool::{CallTargets, Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -230,8 +231,14 @@ fn stage(receipt: &mut Receipt) {
     });
     receipt.outcome.end = End::Staged(json!({ "n": 1.5e-7 }).into());
     receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::StandingPolicy };
-    receipt.outcome.usage.changes =
-        Some(FileChanges { count: 10, digest: Digest([2; 32]), shown, decisions: None });
+    let counts = ChangeCounts { deleted: 1, renamed: 5, emptied: 0, changed: 1, attributes: 1, created: 2 };
+    receipt.outcome.usage.changes = Some(FileChanges {
+        count: 10,
+        digest: Digest([2; 32]),
+        counts: Some(counts),
+        shown,
+        decisions: None,
+    });
 }
 
 fn full() -> Receipt {
@@ -308,7 +315,13 @@ fn stored_texts_are_stable() {
     golden.check_receipt("full", &full());
     let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
     golden.check_receipt("missing-roots", &missing_roots);
-    let changes = Some(FileChanges { count: 2, digest: Digest([1; 32]), shown: Vec::new(), decisions: None });
+    let changes = Some(FileChanges {
+        count: 2,
+        digest: Digest([1; 32]),
+        counts: None,
+        shown: Vec::new(),
+        decisions: None,
+    });
     let committed = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
         receipt.outcome.usage.changes = changes;

@@ -77,6 +77,7 @@ optional_twin!(optional_decision, verdict::Decision, "Decision");
 optional_twin!(optional_layer, limit::Layer, "Layer");
 optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
 optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
+optional_twin!(optional_change_counts, outcome::ChangeCounts, "ChangeCounts");
 optional_twin!(optional_changes, outcome::FileChanges, "FileChanges");
 optional_twin!(optional_parent, call::ParentRun, "ParentRun");
 optional_twin!(optional_progress, outcome::Progress, "Progress");
@@ -347,10 +348,23 @@ struct FileChanges {
     count: u64,
     #[serde(with = "as_hexadecimal")]
     digest: tool::Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_change_counts")]
+    counts: Option<outcome::ChangeCounts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "shown_changes")]
     shown: Vec<outcome::ShownChange>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     decisions: Option<IntentId>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::ChangeCounts")]
+struct ChangeCounts {
+    deleted: u64,
+    renamed: u64,
+    emptied: u64,
+    changed: u64,
+    attributes: u64,
+    created: u64,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -284,12 +284,29 @@ pub(super) struct EffectsMessage<'a> {
 /// The list of changes that wait for a decision, or waited for one.
 #[derive(Default, Serialize, JsonSchema)]
 pub(super) struct ListedChanges<'a> {
-    /// The first changes of a staged run: deletions and renames come first.
+    /// The numbers of all changes, listed or not; absent if nothing counted them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) counts: Option<ChangeCountsMessage>,
+    /// The first changes of a staged run: deletions, renames and emptied files come first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) files: Vec<FileChangeMessage<'a>>,
     /// The number of changes that are not listed; absent when all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<u64>,
+}
+
+/// The numbers of changes by kind. An emptied file is not counted as changed.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChangeCounts")]
+pub(super) struct ChangeCountsMessage {
+    pub(super) deleted: u64,
+    pub(super) renamed: u64,
+    /// The number of files that keep their path, and nothing of their content.
+    pub(super) emptied: u64,
+    pub(super) changed: u64,
+    /// The number of entries of which only the permissions or times are changed.
+    pub(super) attributes: u64,
+    pub(super) created: u64,
 }
 
 /// One change of a file, folder or link. Paths are those that the run saw. In every text, what a person could not see is

@@ -5,8 +5,8 @@ use super::message;
 use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::outcome::{
-    ChangedRange, Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage, RunMetrics, ShownChange,
-    Usage,
+    ChangeCounts, ChangedRange, Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage,
+    RunMetrics, ShownChange, Usage,
 };
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::num::NonZeroU32;
@@ -74,10 +74,16 @@ pub(super) fn listed_changes(mode: FileEffects, changes: &FileChanges) -> messag
     match mode {
         FileEffects::Direct | FileEffects::Atomic => message::ListedChanges::default(),
         FileEffects::Staged => message::ListedChanges {
+            counts: changes.counts.map(change_counts),
             files: changes.shown.iter().map(file_change).collect(),
             left_out: Some(changes.left_out()).filter(|left_out| *left_out > 0),
         },
     }
+}
+
+fn change_counts(counts: ChangeCounts) -> message::ChangeCountsMessage {
+    let ChangeCounts { deleted, renamed, emptied, changed, attributes, created } = counts;
+    message::ChangeCountsMessage { deleted, renamed, emptied, changed, attributes, created }
 }
 
 fn file_change(change: &ShownChange) -> message::FileChangeMessage<'_> {

@@ -7,7 +7,9 @@ use a2g_types::failure_message;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::FileEffects;
-use a2g_types::outcome::{ChangeState, ChangedRange, FileChanges, Receipt, ShownChange, Status};
+use a2g_types::outcome::{
+    ChangeCounts, ChangeState, ChangedRange, FileChanges, Receipt, ShownChange, Status,
+};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
 use strum::{IntoStaticStr, VariantArray};
@@ -161,6 +163,7 @@ fn decode_set(field: Field<'_>) -> Result<EffectsSet, Fault> {
         changes: FileChanges {
             count: decode_number(object.require("changes")?)?,
             digest: object.read("digest")?,
+            counts: object.read_optional_with("counts", decode_counts)?,
             shown: shown.unwrap_or_default(),
             decisions: None,
         },
@@ -168,6 +171,18 @@ fn decode_set(field: Field<'_>) -> Result<EffectsSet, Fault> {
         since: decode_time(object.require("since")?)?,
         until: decode_time(object.require("until")?)?,
         decisions: object.read_optional_with("decisions", |list| decode_list(&list, decode_decision))?,
+    })
+}
+
+fn decode_counts(field: Field<'_>) -> Result<ChangeCounts, Fault> {
+    let mut object = field.object()?;
+    Ok(ChangeCounts {
+        deleted: decode_number(object.require("deleted")?)?,
+        renamed: decode_number(object.require("renamed")?)?,
+        emptied: decode_number(object.require("emptied")?)?,
+        changed: decode_number(object.require("changed")?)?,
+        attributes: decode_number(object.require("attributes")?)?,
+        created: decode_number(object.require("created")?)?,
     })
 }
 

@@ -9,8 +9,8 @@ use a2g_types::fault::BlockedBy;
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    ChangeState, ChangeWord, ChangedRange, Contact, DenialReason, EntryWord, FileChanges, HostRule,
-    NetworkUsage, ShownChange, Status,
+    ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DenialReason, EntryWord, FileChanges,
+    HostRule, NetworkUsage, ShownChange, Status,
 };
 use a2g_types::tool::{COMMIT_TOOL, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
@@ -103,8 +103,13 @@ fn effects_are_reported_unless_they_are_direct() {
     receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
     let report = value(&encode::report(&receipt));
     assert_eq!(report["usage"]["effects"], json!({ "mode": "atomic", "set_by": "condition" }));
-    receipt.outcome.usage.changes =
-        Some(FileChanges { count: 2, digest: Digest([0xab; 32]), shown: Vec::new(), decisions: None });
+    receipt.outcome.usage.changes = Some(FileChanges {
+        count: 2,
+        digest: Digest([0xab; 32]),
+        counts: None,
+        shown: Vec::new(),
+        decisions: None,
+    });
     let report = value(&encode::report(&receipt));
     let expected =
         json!({ "mode": "atomic", "set_by": "condition", "changes": 2, "digest": "ab".repeat(32) });
@@ -141,7 +146,14 @@ fn staged_changes() -> FileChanges {
         ranges: vec![ChangedRange { start: 1, old_bytes: 2, new_bytes: 3 }],
         is_diff_cut: true,
     };
-    FileChanges { count: 4, digest: Digest([0xab; 32]), shown: vec![deletion, rename], decisions: None }
+    let counts = ChangeCounts { deleted: 1, renamed: 1, created: 2, ..ChangeCounts::default() };
+    FileChanges {
+        count: 4,
+        digest: Digest([0xab; 32]),
+        counts: Some(counts),
+        shown: vec![deletion, rename],
+        decisions: None,
+    }
 }
 
 fn staged_receipt() -> Receipt {
@@ -170,7 +182,7 @@ fn effects_sets() -> [EffectsSet; 2] {
         until: OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1),
         decisions: Some(vec![EffectsDecision::of_receipt(&decision).unwrap()]),
     };
-    let changes = FileChanges { shown: Vec::new(), ..staged_changes() };
+    let changes = FileChanges { counts: None, shown: Vec::new(), ..staged_changes() };
     [EffectsSet { changes, decisions: None, ..shown.clone() }, shown]
 }
 
@@ -186,6 +198,7 @@ fn a_staged_run_is_reported_with_its_result_and_the_changes_that_wait() {
         "set_by": "tool",
         "changes": 4,
         "digest": "ab".repeat(32),
+        "counts": { "deleted": 1, "renamed": 1, "emptied": 0, "changed": 0, "attributes": 0, "created": 2 },
         "files": [
             { "change": "deleted", "entry": "folder", "path": "/tmp/old" },
             {
@@ -209,7 +222,7 @@ fn a_staged_run_is_reported_with_its_result_and_the_changes_that_wait() {
     let mut committed = staged_receipt();
     committed.outcome.usage.effects.value = FileEffects::Atomic;
     let effects = value(&encode::report(&committed))["usage"]["effects"].take();
-    assert_eq!((effects.get("files"), effects.get("left_out")), (None, None));
+    assert_eq!((effects.get("files"), effects.get("left_out"), effects.get("counts")), (None, None, None));
 }
 
 #[test]
@@ -218,9 +231,14 @@ fn sets_of_file_changes_are_read_as_they_are_written() {
     let written = encode::effects(&sets);
     assert_eq!(decode::effects_result(written.get()).unwrap(), sets);
     let listed = &value(&written)["sets"][0];
-    assert_eq!((listed.get("files"), listed.get("left_out"), listed.get("decisions")), (None, None, None));
+    for absent in ["counts", "files", "left_out", "decisions"] {
+        assert_eq!(listed.get(absent), None, "{absent}");
+    }
     let shown = &value(&written)["sets"][1];
     assert_eq!((&shown["state"], &shown["left_out"]), (&json!("waiting"), &json!(2)));
+    let uncounted = FileChanges { counts: None, ..staged_changes() };
+    let old = [EffectsSet { changes: uncounted, ..effects_sets()[1].clone() }];
+    assert_eq!(decode::effects_result(encode::effects(&old).get()).unwrap(), old);
     let message = "the tool's file changes were not committed: `/tmp/b` has changed";
     let decision =
         json!({ "intent": INTENT, "act": "commit", "status": "FAILURE", "by": "anna", "message": message });
