@@ -23,7 +23,7 @@ pub enum Reason {
     Off,
     /// The request is invalid; the text says why. Nothing was sent.
     Invalid(String),
-    /// The executor refused the request: its host or address is not allowed, or there were too many requests.
+    /// The executor refused the request: its host, address or method is not allowed, or there were too many requests.
     Denied(String),
     /// A limit of the executor on requests, connections or bytes was reached; the text says which.
     Limit(String),

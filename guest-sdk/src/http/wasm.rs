@@ -222,7 +222,9 @@ fn reason(code: ErrorCode) -> Reason {
         ErrorCode::HttpResponseTimeout => timeout("there was no response in time"),
 
         ErrorCode::DestinationIpProhibited => denied("the address of the host is not allowed"),
-        ErrorCode::HttpRequestDenied => denied("the host is not allowed, or there were too many requests"),
+        ErrorCode::HttpRequestDenied => {
+            denied("the host or the method is not allowed, or there were too many requests")
+        }
 
         ErrorCode::ConnectionLimitReached => limit("too many connections or requests"),
         ErrorCode::HttpRequestBodySize(_) => limit("the body of the request is too large"),

@@ -137,14 +137,14 @@ fn no_network_notice(usage: &Usage) -> &'static str {
      refused, so use `https`"
 }
 
-/// The part of a message about a request or a connection that a run whose changes wait may not make.
+/// The part of a message about a request or a connection that no run under `staged` may make.
 fn staged_notice(usage: &Usage) -> String {
     let Some(denial) = usage.denied.iter().find(|denial| denial.reason == DenialReason::Staged) else {
         return String::new();
     };
     format!(
-        "; what it would have sent to `{}` was refused: its file changes wait for a decision (`effects` is `staged`, set by \
-         {}), and nothing that it sends can be taken back with them, so only requests with GET and HEAD are sent",
+        "; access to `{}` was refused: under `effects = \"staged\"`, set by {}, only requests with GET and HEAD are sent, \
+         because nobody can take back what a run has sent",
         escape_guest_text(&denial.what),
         layer_name(usage.effects.layer)
     )

@@ -109,6 +109,38 @@ fn every_redirect_is_authorized_again() {
     bench.assert_well("redirects");
 }
 
+/// Nobody can take back what a run has sent, so under `staged` it only asks.
+#[test]
+fn a_staged_run_sends_only_get_and_head() {
+    let web = Peer::web(|_, stream| {
+        let _gone = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+    });
+    let bench = Bench::start_typed(options(&[&web]));
+    let by =
+        |method: &str| fetch(&bench, &json!({ "url": format!("http://{}/", at(&web)), "method": method }));
+    for method in ["GET", "HEAD"] {
+        let report = by(method).condition("effects:staged").send().success();
+        assert_eq!(report.0["result"]["status"], 204, "{method}: {report:?}");
+        assert_eq!(report.effects(), Some(("staged", "condition")));
+        assert!(report.denied().is_empty(), "{method}: {report:?}");
+    }
+    for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let refused = by(method).condition("effects:staged").send();
+        let report = refused.failure("the tool failed with `network_denied`: ");
+        assert_eq!(report.denied(), [(&*format!("http://{}", at(&web)), "staged", 1)], "{method}");
+        let sentence = report.sentence();
+        assert!(
+            sentence.contains("set by a condition of the verdict, only requests with GET and HEAD"),
+            "{sentence}"
+        );
+    }
+    assert_eq!(web.connections(), 2, "what is refused reaches no server");
+    for call in [by("POST"), by("POST").condition("effects:atomic")] {
+        assert_eq!(call.send().success().0["result"]["status"], 204);
+    }
+    assert_eq!(web.connections(), 4);
+}
+
 #[test]
 fn credentials_do_not_follow_to_another_origin() {
     let web = redirecting();

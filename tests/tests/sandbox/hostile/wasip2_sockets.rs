@@ -150,6 +150,19 @@ fn connections_need_an_address_from_a_name_lookup() {
     assert_eq!(other.connections(), 0);
 }
 
+/// Every byte of a connection may be an order, so a run under `staged` gets none.
+#[test]
+fn a_staged_run_gets_no_connection() {
+    let peer = Peer::saying("reached");
+    let bench = start(options(&[&peer]));
+    let call = bench.steps(&json!([{ "look_up": "web.test" }, { "connect": at(&peer) }]));
+    let report = call.condition("effects:staged").send().success();
+    assert!(step(&report, 0)["addresses"].is_array(), "{report:?}");
+    assert_eq!(step(&report, 1)["error"], "PermissionDenied", "{report:?}");
+    assert_eq!(report.denied(), [(&*format!("tcp://{}", at(&peer)), "staged", 1)]);
+    assert_eq!(peer.connections(), 0);
+}
+
 #[test]
 fn a_lookup_returns_only_permitted_addresses() {
     let peer = Peer::saying("lifted");

@@ -11,10 +11,10 @@
 //! NetworkSession::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
 //! A run reaches only hosts that its grant and the address rules allow, within its budgets, and its connections are
-//! closed when it ends. If its file changes wait for a decision (`staged`), only its requests with GET and HEAD are sent,
-//! and it gets no connection of its own: what was sent could not be taken back. The reported figures are counted here. Redirects are not followed, connections are not reused,
+//! closed when it ends. The reported figures are counted here. Redirects are not followed, connections are not reused,
 //! proxies are not used, and a `Host` header of the guest is ignored: the checked host is the one that is connected to,
-//! named in TLS and written in the request.
+//! named in TLS and written in the request. A run under `staged` sends only requests with GET and HEAD, and gets no
+//! connection of its own, because nobody could take back what it has sent.
 //!
 //! The feature `egress` has all of this but the interface to it, [`NetworkBackend`]: without the feature, a run has no
 //! network, or a backend of its caller's own.
