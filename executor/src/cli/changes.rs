@@ -1,19 +1,12 @@
-//! A list of file changes as text: deletions and renames first, then changed entries with their differences, then created
-//! ones.
+//! A list of file changes as text: deletions, emptied files and renames first, then changed entries with their differences,
+//! then created ones.
 //!
 //! A path is the last thing on its line, so that no name can imitate what a line says of it.
 
 use super::output::one_line;
-use a2g_types::outcome::{ChangeWord, ChangedRange, ShownChange};
+use a2g_types::outcome::{ChangeGroup, ChangedRange, FileChanges, ReadablePart, ShownChange};
+use strum::VariantArray as _;
 
-/// The sections of a list, in order: the kind, and its words in a heading and in a summary.
-const SECTIONS: [(ChangeWord, &str, &str); 5] = [
-    (ChangeWord::Deleted, "Deleted", "deletes"),
-    (ChangeWord::Renamed, "Renamed", "renames"),
-    (ChangeWord::Changed, "Changed", "changes"),
-    (ChangeWord::Attributes, "Changed attributes", "changes attributes of"),
-    (ChangeWord::Created, "Created", "creates"),
-];
 /// Indent of a change below its heading, in columns.
 const INDENT: usize = 2;
 /// Width of the longest kind of entry.
@@ -23,37 +16,22 @@ const GAP: usize = 2;
 /// Indent of a difference below its change, in columns.
 const DIFF_INDENT: usize = 6;
 
-/// The number of changes of each kind, such as `deletes 5, renames 1`. `left_out` is the number of changes that the list
-/// lacks.
-pub(super) fn summarize(shown: &[ShownChange], left_out: u64) -> String {
-    let known = SECTIONS.iter().filter_map(|(kind, _, verb)| match count(shown, *kind) {
-        0 => None,
-        count => Some(format!("{verb} {count}")),
-    });
-    let more = (left_out > 0).then(|| format!("{left_out} more that the list leaves out"));
-    let all = known.chain(more).collect::<Vec<_>>();
-    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
-}
-
-/// The lines of a list, with a heading for each kind of change. A line of a difference can have tabs and control
+/// The lines of a list, with a heading for each group of changes. A line of a difference can have tabs and control
 /// characters.
-pub(super) fn lines(shown: &[ShownChange], left_out: u64) -> Vec<String> {
+pub(super) fn lines(changes: &FileChanges) -> Vec<String> {
     let mut lines = Vec::new();
-    for (kind, heading, _) in SECTIONS {
-        let section = shown.iter().filter(|change| change.kind == kind).collect::<Vec<_>>();
-        if !section.is_empty() {
-            lines.push(format!("{heading} ({})", section.len()));
-            push_section(&section, &mut lines);
+    for group in ChangeGroup::VARIANTS {
+        if changes.count_all(*group) > 0 {
+            lines.push(format!("{} ({})", group.title(), changes.describe_count(*group)));
         }
+        let section = changes.shown.iter().filter(|change| change.group() == *group);
+        push_section(&section.collect::<Vec<_>>(), &mut lines);
     }
+    let left_out = changes.left_out();
     if left_out > 0 {
         lines.push(format!("and {left_out} more, which the list leaves out"));
     }
     lines
-}
-
-fn count(shown: &[ShownChange], kind: ChangeWord) -> usize {
-    shown.iter().filter(|change| change.kind == kind).count()
 }
 
 fn push_section(section: &[&ShownChange], lines: &mut Vec<String>) {
@@ -90,7 +68,7 @@ fn describe_size(change: &ShownChange) -> String {
 }
 
 fn push_difference(change: &ShownChange, lines: &mut Vec<String>) {
-    let ShownChange { diff, ranges, is_diff_cut, .. } = change;
+    let ShownChange { diff, ranges, .. } = change;
     let blank = "";
     // Not `lines()`, which would hide that a change adds or removes carriage returns.
     let hunks = diff.iter().flat_map(|diff| diff.strip_suffix('\n').unwrap_or(diff).split('\n'));
@@ -98,17 +76,24 @@ fn push_difference(change: &ShownChange, lines: &mut Vec<String>) {
     for ChangedRange { start, old_bytes, new_bytes } in ranges {
         lines.push(format!("{blank:DIFF_INDENT$}at byte {start}: {old_bytes} -> {new_bytes} bytes"));
     }
-    if *is_diff_cut {
-        let is_empty = diff.is_none() && ranges.is_empty();
-        let what = if is_empty { "the difference is" } else { "the rest of the difference is" };
-        lines.push(format!("{blank:DIFF_INDENT$}({what} left out)"));
-    }
+    let remark = match change.readable_part() {
+        ReadablePart::Whole => None,
+        ReadablePart::Beginning => Some("the rest of the difference is left out"),
+        ReadablePart::Places => Some("content not shown: not text"),
+        ReadablePart::Nothing => Some("content not shown"),
+    };
+    lines.extend(remark.map(|remark| format!("{blank:DIFF_INDENT$}({remark})")));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::EntryWord;
+    use a2g_types::outcome::{ChangeCounts, ChangeWord, EntryWord};
+    use a2g_types::tool::Digest;
+
+    fn changes(count: u64, shown: Vec<ShownChange>) -> FileChanges {
+        FileChanges { count, digest: Digest([0; 32]), counts: None, shown, decisions: None }
+    }
 
     fn change(kind: ChangeWord, entry: EntryWord, path: &str) -> ShownChange {
         ShownChange {
@@ -152,6 +137,11 @@ mod tests {
                 ..file(ChangeWord::Changed, "/workspace/d")
             },
             ShownChange {
+                bytes_before: Some(70),
+                bytes_after: Some(0),
+                ..file(ChangeWord::Changed, "/workspace/log")
+            },
+            ShownChange {
                 bytes_before: Some(9000),
                 bytes_after: Some(9000),
                 ranges: vec![ChangedRange { start: 1024, old_bytes: 16, new_bytes: 16 }],
@@ -172,6 +162,8 @@ mod tests {
 Deleted (2)
   file    1204 bytes  /workspace/old/a.txt
   folder              /workspace/old
+Emptied (1)
+  file    70 -> 0 bytes  /workspace/log
 Renamed (1)
   file    3 bytes  /workspace/a -> b
                 -> /workspace/c
@@ -182,25 +174,34 @@ Changed (2)
       +\tnew
   file    9000 bytes                       /workspace/image
       at byte 1024: 16 -> 16 bytes
-      (the rest of the difference is left out)
-Changed attributes (1)
+      (content not shown: not text)
+Other permissions or times (1)
   file    mode 0700 -> 4755  /workspace/e
 Created (2)
   file    12 bytes  /workspace/new.txt
   link              /workspace/link
                  -> ../a
 and 7 more, which the list leaves out";
-        assert_eq!(lines(&list(), 7).join("\n"), expected);
-        let summary = "deletes 2, renames 1, changes 2, changes attributes of 1, creates 2";
-        assert_eq!(summarize(&list(), 0), summary);
-        assert_eq!(summarize(&list(), 7), format!("{summary}, 7 more that the list leaves out"));
-        assert_eq!(summarize(&[], 0), "none");
+        assert_eq!(lines(&changes(16, list())).join("\n"), expected);
+    }
+
+    #[test]
+    fn a_heading_has_the_number_of_all_changes_of_its_group() {
+        let counts = ChangeCounts { changed: 20, created: 9_980, ..ChangeCounts::default() };
+        let shown = vec![change(ChangeWord::Changed, EntryWord::File, "/workspace/a")];
+        let counted = FileChanges { counts: Some(counts), ..changes(10_000, shown) };
+        let expected = "\
+Changed (20, 1 listed)
+  file      /workspace/a
+Created (9980, none listed)
+and 9999 more, which the list leaves out";
+        assert_eq!(lines(&counted).join("\n"), expected);
     }
 
     #[test]
     fn no_name_can_begin_a_line_of_its_own() {
         let hostile = "/workspace/a\nDeleted (0)\u{1b}[2J\u{202e}";
-        let changes = [
+        let hostile_names = vec![
             change(ChangeWord::Deleted, EntryWord::File, hostile),
             ShownChange {
                 from: Some(hostile.to_owned()),
@@ -208,15 +209,24 @@ and 7 more, which the list leaves out";
                 ..change(ChangeWord::Renamed, EntryWord::Link, hostile)
             },
         ];
-        let shown = lines(&changes, 0);
+        let shown = lines(&changes(2, hostile_names));
         assert_eq!(shown.len(), 6, "{shown:?}");
         assert!(!shown.join("").chars().any(char::is_control), "{shown:?}");
         assert!(shown.iter().all(|line| !line.starts_with("Deleted (0)")), "{shown:?}");
     }
 
     #[test]
-    fn a_difference_that_is_left_out_whole_is_not_called_a_rest() {
+    fn a_content_that_is_not_shown_is_named() {
         let cut = ShownChange { is_diff_cut: true, ..change(ChangeWord::Changed, EntryWord::File, "/a") };
-        assert_eq!(lines(&[cut], 0).last().unwrap(), "      (the difference is left out)");
+        let text = ShownChange { diff: Some("@@ -1 +1 @@\n-a\n+b\n".to_owned()), ..cut.clone() };
+        let range = ChangedRange { start: 0, old_bytes: 1, new_bytes: 1 };
+        let bytes = ShownChange { ranges: vec![range], is_diff_cut: false, ..cut.clone() };
+        for (unread, expected) in [
+            (cut, "      (content not shown)"),
+            (text, "      (the rest of the difference is left out)"),
+            (bytes, "      (content not shown: not text)"),
+        ] {
+            assert_eq!(lines(&changes(1, vec![unread])).last().unwrap(), expected);
+        }
     }
 }

@@ -173,17 +173,17 @@ fn page(set: &EffectsSet, here: &LocalTime, width: usize) -> String {
     let labelled =
         rows.map(|(label, value)| wrap(&format!("{label:LABEL_WIDTH$}  "), &one_line(value), width));
     let list = match set.mode {
-        FileEffects::Staged => changes::lines(&changes.shown, changes.left_out()),
+        FileEffects::Staged => changes::lines(changes),
         FileEffects::Direct | FileEffects::Atomic => Vec::new(),
     };
     let blank = (!list.is_empty()).then(String::new);
     labelled.chain(blank).chain(list).collect::<Vec<_>>().join("\n")
 }
 
-/// The number of changes of each kind; for a run whose changes nobody decided on, their number.
+/// The number of changes of each group; for a run whose changes nobody decided on, their number.
 fn summarize(EffectsSet { mode, changes, .. }: &EffectsSet) -> String {
     match mode {
-        FileEffects::Staged => changes::summarize(&changes.shown, changes.left_out()),
+        FileEffects::Staged => changes.summarize(),
         FileEffects::Direct | FileEffects::Atomic => {
             format!("{}, of which the executor has no list", changes.count)
         }
@@ -352,7 +352,7 @@ digest   abababababababababababababababababababababababababababababababab
 state    waiting, not in force; discarded at 2026-12-04 09:12:33 unless they are
          committed
 decided  commit by anna: FAILURE: `/workspace/a.txt` has changed
-changes  deletes 1, 1233 more that the list leaves out
+changes  deletes 1, makes 1233 more changes that are not listed
 
 Deleted (1)
   file    12 bytes  /workspace/a.txt

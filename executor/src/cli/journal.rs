@@ -231,7 +231,7 @@ fn take_changes(whole: &mut Value, entry: &ReceiptEntry) -> anyhow::Result<Vec<S
     let recorded = entry.parse_receipt()?.outcome.usage.changes;
     let Some(staged) = recorded.filter(|changes| !changes.shown.is_empty()) else { return Ok(Vec::new()) };
     let state = "\nThese file changes were left to a decision (`a2g-executor effects show`):".to_owned();
-    Ok([state].into_iter().chain(changes::lines(&staged.shown, staged.left_out())).collect())
+    Ok([state].into_iter().chain(changes::lines(&staged)).collect())
 }
 
 /// Prints an entry as JSON, or as a page with these members as local times.

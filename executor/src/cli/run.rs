@@ -153,9 +153,8 @@ async fn decide_on_changes(
     changes: &FileChanges,
     yes: bool,
 ) -> anyhow::Result<ExitCode> {
-    let FileChanges { count: _, digest, shown, decisions: _ } = changes;
-    changes::lines(shown, changes.left_out()).iter().for_each(note);
-    let summary = changes::summarize(shown, changes.left_out());
+    changes::lines(changes).iter().for_each(note);
+    let summary = changes.summarize();
     let question = format!("Commit ({summary}): let all of this take effect?");
     let is_confirmed = yes || (can_ask() && confirm(question).context("the answer cannot be read")?);
     if !is_confirmed {
@@ -163,7 +162,7 @@ async fn decide_on_changes(
         return Ok(ExitCode::FAILURE);
     }
     let right = executor.policies.governor().decision_right();
-    let decided = executor.changes.commit(intent, digest, right).await;
+    let decided = executor.changes.commit(intent, &changes.digest, right).await;
     let decision = decided.map_err(|fault| anyhow!("no file was changed: {}", fault.sentence()))?;
     if let Some(reason) = encode::describe_failure(&decision.outcome) {
         bail!("no file was changed: {reason}");

@@ -518,6 +518,28 @@ impl FileChanges {
         self.counts.map_or(shown, |counts| counts.get(group).max(shown))
     }
 
+    /// As [`count_all`](Self::count_all), with the number of the shown ones if those are fewer: `20, 3 listed`.
+    #[must_use]
+    pub fn describe_count(&self, group: ChangeGroup) -> String {
+        let all = self.count_all(group);
+        match self.count_shown(group) {
+            shown if shown == all => all.to_string(),
+            0 => format!("{all}, none listed"),
+            shown => format!("{all}, {shown} listed"),
+        }
+    }
+
+    /// The numbers of all changes in one line: `deletes 5, renames 1, changes 200, creates 3`.
+    #[must_use]
+    pub fn summarize(&self) -> String {
+        let counts = ChangeGroup::VARIANTS.iter().map(|group| (group.verb(), self.count_all(*group)));
+        let known = counts.filter(|(_, count)| *count > 0).map(|(verb, count)| format!("{verb} {count}"));
+        let unknown = Some(self.count_unknown()).filter(|count| *count > 0);
+        let more = unknown.map(|count| format!("makes {count} more changes that are not listed"));
+        let parts = known.chain(more).collect::<Vec<_>>();
+        if parts.is_empty() { "changes nothing".to_owned() } else { parts.join(", ") }
+    }
+
     /// The number of changes whose group nothing tells: those of a record without [`counts`](Self::counts) that are not
     /// among the shown ones.
     #[must_use]
@@ -575,6 +597,34 @@ pub enum ChangeGroup {
     Attributes,
     /// The entry is created.
     Created,
+}
+
+impl ChangeGroup {
+    /// The heading of a list of the group.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Deleted => "Deleted",
+            Self::Emptied => "Emptied",
+            Self::Renamed => "Renamed",
+            Self::Changed => "Changed",
+            Self::Attributes => "Other permissions or times",
+            Self::Created => "Created",
+        }
+    }
+
+    /// The verb of the group in a summary.
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Deleted => "deletes",
+            Self::Emptied => "empties",
+            Self::Renamed => "renames",
+            Self::Changed => "changes",
+            Self::Attributes => "sets permissions or times of",
+            Self::Created => "creates",
+        }
+    }
 }
 
 /// One change of a file, folder or link, as a person sees it before a decision.
@@ -957,6 +1007,8 @@ mod tests {
         let few = changes(3, None, vec![shown(ChangeWord::Deleted)]);
         assert_eq!((few.left_out(), few.count_unknown()), (2, 2));
         assert_eq!((few.count_all(ChangeGroup::Deleted), few.count_all(ChangeGroup::Changed)), (1, 0));
+        assert_eq!(few.summarize(), "deletes 1, makes 2 more changes that are not listed");
+        assert_eq!(changes(0, None, vec![]).summarize(), "changes nothing");
         let none = FileChanges { count: 0, ..few };
         assert_eq!((none.left_out(), none.count_unknown()), (0, 0));
     }
@@ -969,9 +1021,14 @@ mod tests {
         let numbers = ChangeGroup::VARIANTS.iter().map(|group| all.count_all(*group)).collect::<Vec<_>>();
         assert_eq!(numbers, [1, 3, 2, 4, 5, 6]);
         assert_eq!((all.left_out(), all.count_unknown()), (20, 0));
-        assert_eq!((all.count_shown(ChangeGroup::Changed), all.count_shown(ChangeGroup::Created)), (1, 0));
+        let described = [ChangeGroup::Changed, ChangeGroup::Created].map(|group| all.describe_count(group));
+        assert_eq!(described, ["4, 1 listed", "6, none listed"]);
+        assert_eq!(
+            all.summarize(),
+            "deletes 1, empties 3, renames 2, changes 4, sets permissions or times of 5, creates 6"
+        );
         let wrong = changes(1, Some(ChangeCounts::default()), vec![shown(ChangeWord::Renamed)]);
-        assert_eq!(wrong.count_all(ChangeGroup::Renamed), 1);
+        assert_eq!(wrong.describe_count(ChangeGroup::Renamed), "1");
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub(crate) fn list_for_decision(changes: &FileChanges) -> String {
 }
 
 fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeWord) -> bool) -> String {
-    let mut text = totals(changes);
+    let mut text = format!("It {}:", changes.summarize());
     let mut listed = 0_u64;
     for change in &changes.shown {
         let line = line(change);
@@ -175,26 +175,6 @@ pub(crate) fn differences(changes: &FileChanges) -> String {
         text.push_str(&format!("\nThe differences of {left_out} more files are not shown here."));
     }
     text
-}
-
-/// The numbers of the changes by kind, such as `It deletes 2, renames 1, creates 3:`.
-fn totals(changes: &FileChanges) -> String {
-    const WORDS: [(ChangeWord, &str); 5] = [
-        (ChangeWord::Deleted, "deletes"),
-        (ChangeWord::Renamed, "renames"),
-        (ChangeWord::Created, "creates"),
-        (ChangeWord::Changed, "changes"),
-        (ChangeWord::Attributes, "changes the attributes of"),
-    ];
-    let count = |kind: ChangeWord| changes.shown.iter().filter(|change| change.kind == kind).count();
-    let counted = WORDS.map(|(kind, word)| (count(kind), word));
-    let listed = counted.iter().filter(|(number, _)| *number > 0);
-    let mut parts = listed.map(|(number, word)| format!("{word} {number}")).collect::<Vec<_>>();
-    let left_out = changes.left_out();
-    if left_out > 0 {
-        parts.push(format!("makes {left_out} more changes that the report does not list"));
-    }
-    format!("It {}:", parts.join(", "))
 }
 
 /// One change, such as ``deleted file `/workspace/a` (12 bytes)``. The texts of a change are escaped.
@@ -240,7 +220,7 @@ pub(crate) fn format_time(at: OffsetDateTime) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::EntryWord;
+    use a2g_types::outcome::{ChangeCounts, EntryWord};
     use a2g_types::tool::Digest;
 
     const UNTIL: OffsetDateTime = time::macros::datetime!(2026-12-01 12:00:00.5 UTC);
@@ -303,8 +283,14 @@ mod tests {
             "It deletes 1, creates 1:\n* deleted file `/w/a`\n* created file `/w/b`"
         );
         let cut = list(&changes(two, 5));
-        assert!(cut.starts_with("It deletes 1, creates 1, makes 3 more changes that the report"), "{cut}");
+        assert!(cut.starts_with("It deletes 1, creates 1, makes 3 more changes that are not"), "{cut}");
         assert!(cut.ends_with("\n* and 3 more, which are not listed here"), "{cut}");
+        let counts = ChangeCounts { changed: 20, created: 9_980, ..ChangeCounts::default() };
+        let counted =
+            FileChanges { counts: Some(counts), ..changes(vec![shown(ChangeWord::Changed, "/w/a")], 10_000) };
+        let expected =
+            "It changes 20, creates 9980:\n* changed file `/w/a`\n* and 9999 more, which are not listed here";
+        assert_eq!(list(&counted), expected);
         let deleted = (0..999).map(|number| shown(ChangeWord::Deleted, &format!("/w/{number}")));
         let many = changes(deleted.chain([shown(ChangeWord::Created, "/w/new")]).collect(), 1_000);
         let long = list(&many);
