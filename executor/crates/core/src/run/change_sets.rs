@@ -10,26 +10,29 @@
 
 use super::approval_rules::required_approvals;
 use super::claims::Claims;
-use super::effects::{ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet, wrong_state_fault};
+use super::effects::{
+    ApplyError, ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet, wrong_state_fault,
+};
 use super::faults::{busy_fault, stop_fault};
 use super::fleet::{FleetClaim, StartOutcome};
 use super::open_intents::OpenIntents;
 use super::policies::Policies;
 use super::slots::Slots;
-use super::{AgentFilter, ExecutorSettings, Parts};
+use super::{AgentFilter, ExecutorSettings, Parts, RunIdentity};
 use a2g_govern::{DecisionAuthor, DecisionRight};
 use a2g_journal::{ClaimResult, IfFull, Journal, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_types::call::{Call, ParentRun, Priority};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{IntentId, ToolName};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::{
     AbortReason, ChangeState, End, Outcome, Receipt, RunMetrics, RunOutput, Status, Usage,
 };
+use a2g_types::stop::Stop;
 use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -41,9 +44,11 @@ const EXPIRED: &str = "the executor (`effects.decide_within_hours`)";
 const RECOVERY: &str = "the executor (recovery)";
 /// The time between two looks for sets whose time is over.
 const DUE_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of decisions on one set.
-// Each failed commit is one: this only bounds a search.
-const MAX_DECISIONS: u32 = 1_000;
+/// The maximum number of commits and undos of one set. Each that fails is one.
+const MAX_DECISIONS: u32 = 100;
+/// The time between two attempts to discard changes on which somebody else decides, and the number of attempts.
+const DISCARD_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_DISCARD_TRIES: u32 = 300;
 /// The time for which the journal remembers a decision beside the time of its set.
 const REMEMBERED: Duration = Duration::from_hours(24);
 
@@ -135,6 +140,9 @@ impl ChangeSets {
         let Some(changes) = receipt.outcome.usage.changes.clone().filter(|_| has_set(&receipt)) else {
             return Ok(None);
         };
+        if self.effects.is_blocked(intent) {
+            return Ok(None);
+        }
         let decisions = self.decisions(&receipt).await?;
         let kept = self.effects.summary(intent);
         let summary = kept.unwrap_or_else(|| {
@@ -155,7 +163,7 @@ impl ChangeSets {
         Ok(Some(ChangeSet { summary, receipt, decisions }))
     }
 
-    /// The state of the changes of a run; `None` for one whose changes were not kept apart.
+    /// The state of the changes of a run; `None` for one whose changes were not kept apart, and where it is not known.
     ///
     /// # Errors
     /// As [`Self::find`].
@@ -165,6 +173,10 @@ impl ChangeSets {
         }
         if let Some(summary) = self.effects.summary(receipt.intent) {
             return Ok(Some(summary.state));
+        }
+        // Another node of the fleet has them, or an operator has to look.
+        if self.effects.is_blocked(receipt.intent) || self.receipt(receipt.intent).await?.is_none() {
+            return Ok(None);
         }
         let decisions = self.decisions(receipt).await?;
         Ok(Some(state_without_folder(receipt, &decisions)))
@@ -231,28 +243,58 @@ impl ChangeSets {
         self.effects.summary(intent).is_some_and(is_waiting)
     }
 
-    /// Discards the waiting changes of the selected agents, on behalf of `by`. Returns their number.
+    /// Discards the waiting changes of the selected agents, on behalf of `by`, and those that are about to wait or to take
+    /// effect. Returns their number. No decision in progress commits any of them from now on.
     ///
     /// # Errors
-    /// The first reason why a set still waits, because a decision on it is being made or cannot be recorded. The others are
-    /// discarded.
+    /// The first reason why a set still waits, because a decision on it cannot be recorded. The others are discarded.
     pub(super) async fn discard_all(
         self: &Arc<Self>,
         filter: AgentFilter<'_>,
         by: &str,
+        reason: AbortReason,
     ) -> Result<usize, Fault> {
-        let mut count = 0;
+        let mut count = self.effects.withdraw_runs(|run| filter(&run.agent), reason);
         let mut result = Ok(());
-        for summary in self.list(filter) {
-            if summary.state != ChangeState::Waiting {
-                continue;
-            }
-            match self.discard(summary.intent, filter, by).await {
-                Ok(_receipt) => count += 1,
+        for intent in self.effects.withdraw_sets(filter) {
+            match self.discard_patiently(intent, filter, by).await {
+                Ok(Some(_receipt)) => count += 1,
+                Ok(None) => {}
                 Err(fault) => result = result.and(Err(fault)),
             }
         }
         result.map(|()| count)
+    }
+
+    /// Discards waiting changes, also while somebody else decides on them; `None` if they do not wait any more.
+    async fn discard_patiently(
+        self: &Arc<Self>,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> Result<Option<Arc<Receipt>>, Fault> {
+        for _ in 0..MAX_DISCARD_TRIES {
+            if !self.has_waiting(intent, filter) {
+                return Ok(None);
+            }
+            match self.discard(intent, filter, by).await {
+                Err(Fault::Busy { .. }) => tokio::time::sleep(DISCARD_INTERVAL).await,
+                result => return result.map(Some),
+            }
+        }
+        Err(busy_fault("somebody else decides on these file changes, and has not ended yet"))
+    }
+
+    /// Stops the run of a call whose guest has ended, and whose changes have not taken effect. Returns `false` if there is
+    /// none.
+    pub(super) fn withdraw(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) -> bool {
+        self.effects.withdraw_runs(|run| run.intent == intent && filter(&run.agent), reason) > 0
+    }
+
+    /// As [`Self::withdraw`], for all runs that a stop includes. Returns their number.
+    pub(super) fn withdraw_stopped(&self, stop: &Stop) -> usize {
+        let is_included = |run: &RunIdentity| stop.target.includes(&run.agent, &run.tool);
+        self.effects.withdraw_runs(is_included, AbortReason::Stopped)
     }
 
     /// Ends the sets whose time is over, and forgets those in force for which there is no room, until the task ends.
@@ -333,7 +375,10 @@ impl ChangeSets {
                 return Ok(());
             }
             (ChangeState::Kept | ChangeState::InForce, false) => {
-                left.leave("the report of the run says that they are in force, and they are not");
+                left.leave(
+                    &self.effects,
+                    "the report of the run says that they are in force, and they are not",
+                );
                 return Ok(());
             }
             (ChangeState::Discarded | ChangeState::Undone, false) => {
@@ -341,7 +386,10 @@ impl ChangeSets {
                 return Ok(());
             }
             (ChangeState::Discarded | ChangeState::Undone, true) => {
-                left.leave("the journal says that they were discarded or undone, and they are in force");
+                left.leave(
+                    &self.effects,
+                    "the journal says that they were discarded or undone, and they are in force",
+                );
                 return Ok(());
             }
         }
@@ -363,21 +411,26 @@ impl ChangeSets {
         self.finish(&decision, &claim, end, Duration::ZERO).await.map(drop)
     }
 
-    /// The receipt of a run that has ended.
+    /// The receipt of a run that has ended: the journal's, or that beside the changes if the journal has pruned it.
     async fn receipt(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
         let stage = self.journal.claims.stage(intent, IfFull::Wait).await?;
-        Ok(match stage {
-            Some((_, Stage::Finished(receipt))) => Some(receipt),
-            Some((_, Stage::Queued | Stage::Running | Stage::Ended | Stage::Pruned | Stage::Released))
-            | None => None,
-        })
+        match stage {
+            Some((_, Stage::Finished(receipt))) => Ok(Some(receipt)),
+            Some((_, Stage::Pruned)) => {
+                let effects = Arc::clone(&self.effects);
+                let read = tokio::task::spawn_blocking(move || effects.read_receipt(intent)).await;
+                Ok(read.ok().flatten().map(Arc::new))
+            }
+            Some((_, Stage::Queued | Stage::Running | Stage::Ended | Stage::Released)) | None => Ok(None),
+        }
     }
 
     /// The receipts of the decisions on a run's changes, oldest first.
     async fn decisions(&self, receipt: &Receipt) -> Result<Vec<Arc<Receipt>>, Fault> {
         let mut decisions = Vec::new();
         let Some(namespace) = decisions_of(receipt) else { return Ok(decisions) };
-        for number in 1..=MAX_DECISIONS {
+        // One more for the discard, and one for what a recovery records.
+        for number in 1..=MAX_DECISIONS + 2 {
             let Some(decision) = self.receipt(namespace.nested(number)).await? else { break };
             decisions.push(decision);
         }
@@ -415,13 +468,6 @@ impl ChangeSets {
         Err(Fault::Refused { intent: Some(summary.intent), risk_score, blocked_by, message })
     }
 
-    /// Refuses a decision if an operator has stopped it, or the tool whose changes it is about.
-    fn check_stopped(&self, decision: &Call, staged: &Receipt) -> Result<(), Fault> {
-        let stop = self.intents.find_stop(&decision.agent, &decision.tool);
-        let stop = stop.or_else(|| self.intents.find_stop(&staged.agent, &staged.tool));
-        stop.map_or(Ok(()), |stop| Err(stop_fault(staged.intent, &stop)))
-    }
-
     /// Carries a decision out in a task of its own, because the caller may disconnect.
     async fn decide(
         self: &Arc<Self>,
@@ -448,33 +494,38 @@ impl ChangeSets {
         let receipt = self.receipt(intent).await?.ok_or_else(missing)?;
         let decision = Decision::new(&receipt, act, by, taken.next_decision())?;
         match act {
-            Act::Commit | Act::Undo => self.check_stopped(&decision.call, &receipt)?,
-            // Nothing changes, so no stop is against it.
+            Act::Commit | Act::Undo => {
+                let stop = find_stop(&self.intents, &decision.call, &receipt.agent, &receipt.tool);
+                stop.map_or(Ok(()), |stop| Err(stop_fault(intent, &stop)))?;
+                if taken.next_decision() > MAX_DECISIONS {
+                    return Err(Fault::InvalidRequest(format!(
+                        "{MAX_DECISIONS} decisions on the file changes of the intent `{intent}` have had no effect: discard \
+                         them"
+                    )));
+                }
+            }
+            // Nothing changes, so nothing is against it.
             Act::Discard => {}
         }
         // Counts as a call, so that a server that stops waits for it.
         let _place = self.slots.reserve_nested(&decision.call.agent);
         let claim = self.start(&decision).await?;
         taken.count_decision();
-        // The write of the start may have been slow, and the list of callers replaced meanwhile.
-        let authorized = match &author {
-            Some(author) => self.policies.check_authors(intent, std::slice::from_ref(author), None),
-            None => Ok(()),
-        };
         let begun = self.clock.monotonic();
-        let done = match authorized {
-            Ok(()) => self.perform(taken, act, &claim).await,
-            Err(_gone) => {
-                Done { taken, changes: None, end: Err("the caller may no longer decide".to_owned()) }
-            }
-        };
-        let Done { taken, changes, end } = done;
+        let check = self.check_in_turn(&decision, &receipt, act, author);
+        let Done { taken, changes, end } = self.perform(taken, act, &claim, check).await;
         let wall = self.clock.monotonic().saturating_duration_since(begun);
+        let is_unsettled = matches!(end, Err(ApplyError::Unsettled(_)));
         let end = match end {
             Ok(()) => decision.success(),
             Err(_reason) if !claim.is_held() => End::Aborted(AbortReason::LeaseLost),
-            Err(reason) => End::NotCommitted(reason),
+            Err(error) => End::NotCommitted(error.into_reason()),
         };
+        if is_unsettled {
+            // Nobody else decides on it: what is left has the only copy of some originals.
+            taken.leave();
+            return self.finish(&decision, &claim, end, wall).await;
+        }
         let finished = self.finish(&decision, &claim, end, wall).await?;
         tracing::info!(%intent, decision = act.tool(), caller = by, status = finished.outcome.end.status().as_str(), "decided on file changes");
         if finished.outcome.end.status() == Status::Success {
@@ -483,24 +534,62 @@ impl ChangeSets {
         Ok(finished)
     }
 
-    /// Does what a decision is about.
-    async fn perform(&self, taken: TakenSet, act: Act, claim: &FleetClaim) -> Done {
+    /// The check right before a decision takes effect: it may have waited for others.
+    fn check_in_turn(
+        &self,
+        decision: &Decision,
+        staged: &Receipt,
+        act: Act,
+        author: Option<DecisionAuthor>,
+    ) -> impl FnOnce() -> Result<(), String> + Send + 'static {
+        let policies = Arc::clone(&self.policies);
+        let intents = Arc::clone(&self.intents);
+        let effects = Arc::clone(&self.effects);
+        let call = decision.call.clone();
+        let run =
+            RunIdentity { intent: staged.intent, agent: staged.agent.clone(), tool: staged.tool.clone() };
+        move || {
+            match act {
+                // Nothing changes, so nothing is against it.
+                Act::Discard => return Ok(()),
+                Act::Commit if effects.is_withdrawn(run.intent) => {
+                    return Err("the run was cancelled or revoked meanwhile".to_owned());
+                }
+                Act::Commit | Act::Undo => {}
+            }
+            find_stop(&intents, &call, &run.agent, &run.tool)
+                .map_or(Ok(()), |stop| Err(stop.refusal_message()))?;
+            let Some(author) = author else { return Ok(()) };
+            let checked = policies.check_authors(run.intent, std::slice::from_ref(&author), None);
+            checked.map_err(|_gone| format!("`{}` may no longer decide", author.name()))
+        }
+    }
+
+    /// Does what a decision is about, once `check` allows it.
+    async fn perform(
+        &self,
+        taken: TakenSet,
+        act: Act,
+        claim: &FleetClaim,
+        check: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Done {
+        if act == Act::Discard {
+            return Done { taken, changes: None, end: Ok(()) };
+        }
         let owner = taken.summary.agent.to_string();
         let done = self.effects.in_turn(&owner, move || {
-            let opened = match act {
-                Act::Discard => return Done { taken, changes: None, end: Ok(()) },
-                Act::Commit | Act::Undo => taken.open(),
-            };
-            match opened {
-                Ok(changes) => {
-                    let end = match act {
-                        Act::Undo => changes.undo(),
-                        Act::Commit | Act::Discard => changes.commit(&taken.summary.digest),
-                    };
-                    Done { taken, changes: Some(changes), end }
+            let opened = check().and_then(|()| taken.open());
+            let changes = match opened {
+                Ok(changes) => changes,
+                Err(reason) => {
+                    return Done { taken, changes: None, end: Err(ApplyError::Unchanged(reason)) };
                 }
-                Err(reason) => Done { taken, changes: None, end: Err(reason) },
-            }
+            };
+            let end = match act {
+                Act::Undo => changes.undo(),
+                Act::Commit | Act::Discard => changes.commit(&taken.summary.digest),
+            };
+            Done { taken, changes: Some(changes), end }
         });
         let done = done.await;
         if claim.is_held() || act != Act::Commit || done.end.is_err() {
@@ -510,11 +599,13 @@ impl ChangeSets {
         let Done { taken, changes, end: _ } = done;
         self.effects
             .in_turn(&owner, move || {
-                let undone = changes.as_ref().map(RunChanges::undo);
-                if let Some(Err(reason)) = undone {
-                    tracing::error!(intent = %taken.summary.intent, reason, "file changes are in force whose commit is reported as aborted");
-                }
-                Done { taken, changes, end: Err("the lease in the fleet was lost".to_owned()) }
+                let end = match changes.as_ref().map(RunChanges::undo) {
+                    Some(Err(error)) => error,
+                    Some(Ok(())) | None => {
+                        ApplyError::Unchanged("the lease in the fleet was lost".to_owned())
+                    }
+                };
+                Done { taken, changes, end: Err(end) }
             })
             .await
     }
@@ -593,8 +684,7 @@ impl ChangeSets {
 struct Done {
     taken: TakenSet,
     changes: Option<RunChanges>,
-    /// The reason why it has had no effect, as a clause.
-    end: Result<(), String>,
+    end: Result<(), ApplyError>,
 }
 
 /// One decision, as a call without a guest.
@@ -683,6 +773,11 @@ impl Decision {
 /// The namespace of the intents of the decisions on a run's changes.
 fn decisions_of(receipt: &Receipt) -> Option<IntentId> {
     receipt.outcome.usage.changes.as_ref()?.decisions
+}
+
+/// The stop of a decision, or of the tool whose changes it is about.
+fn find_stop(intents: &OpenIntents, decision: &Call, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
+    intents.find_stop(&decision.agent, &decision.tool).or_else(|| intents.find_stop(agent, tool))
 }
 
 /// `true` for a run whose changes were kept apart, and have taken effect or wait.

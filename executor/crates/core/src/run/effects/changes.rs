@@ -8,10 +8,13 @@ use a2g_overlay::{
     CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, Recovered, Table, Upper, commit,
     recover, undo,
 };
+use a2g_types::outcome::Receipt;
+use a2g_types::stored;
 use a2g_types::tool::Digest;
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, openat, renameat};
+use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Write as _};
+use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use time::OffsetDateTime;
 
@@ -22,6 +25,13 @@ const LIMITS: EffectsLimits = EffectsLimits { max_changes: 200_000, max_hashed_b
 /// The file with the list of the changes that wait for a decision.
 const LIST: &str = "changes.json";
 
+/// The file with the receipt of the run.
+const RECEIPT: &str = "receipt.json";
+/// Its name until it is complete.
+const RECEIPT_DRAFT: &str = "receipt.json.new";
+/// The longest such file, in bytes.
+const MAX_RECEIPT_BYTES: u64 = 256 << 20;
+
 /// The opened folders of a run that has ended.
 pub(in crate::run) struct RunChanges {
     pub(super) folder: RunFolder,
@@ -31,7 +41,7 @@ pub(in crate::run) struct RunChanges {
 }
 
 /// The reason why the changes of a run are not as they should be.
-pub(super) enum ApplyError {
+pub(in crate::run) enum ApplyError {
     /// Nothing was changed. The reason is a clause.
     Unchanged(String),
     /// Some changes may be in force. The reason is a clause.
@@ -40,7 +50,7 @@ pub(super) enum ApplyError {
 
 impl ApplyError {
     /// The reason, as a clause.
-    pub(super) fn into_reason(self) -> String {
+    pub(in crate::run) fn into_reason(self) -> String {
         match self {
             Self::Unchanged(reason) => reason,
             Self::Unsettled(reason) => format!("{reason}; some may be in force, see the executor's log"),
@@ -67,13 +77,15 @@ impl RunChanges {
     ///
     /// # Errors
     /// The reason why they are not, as a clause.
-    pub(in crate::run) fn commit(&self, digest: &Digest) -> Result<(), String> {
-        let list = read_list(&self.folder)
-            .map_err(|error| format!("their list cannot be read ({error}): discard them"))?;
+    pub(in crate::run) fn commit(&self, digest: &Digest) -> Result<(), ApplyError> {
+        let list = read_list(&self.folder).map_err(|error| {
+            ApplyError::Unchanged(format!("their list cannot be read ({error}): discard them"))
+        })?;
         if list.digest().as_bytes() != &digest.0 {
-            return Err("they are not those that were listed: discard them".to_owned());
+            let reason = "they are not those that were listed: discard them".to_owned();
+            return Err(ApplyError::Unchanged(reason));
         }
-        self.apply(&list).map_err(ApplyError::into_reason)
+        self.apply(&list)
     }
 
     /// Lets the listed changes take effect. Returns `Ok` exactly if they are in force.
@@ -88,10 +100,10 @@ impl RunChanges {
     ///
     /// # Errors
     /// The reason why they are still in force, as a clause.
-    pub(in crate::run) fn undo(&self) -> Result<(), String> {
+    pub(in crate::run) fn undo(&self) -> Result<(), ApplyError> {
         match undo(self.folders(), &Disk::new()) {
             Ok(()) => Ok(()),
-            Err(error) => self.settle_after(&error, Recovered::Unchanged).map_err(ApplyError::into_reason),
+            Err(error) => self.settle_after(&error, Recovered::Unchanged),
         }
     }
 
@@ -125,6 +137,38 @@ impl RunChanges {
     pub(super) fn set_fate(&mut self, fate: Fate) {
         self.folder.fate = fate;
     }
+}
+
+impl RunChanges {
+    /// Writes the receipt of the run into its folder: decisions do not depend on what the journal prunes, and an older copy
+    /// of the journal is noticed.
+    pub(super) fn write_receipt(&self, receipt: &Receipt) {
+        let write = || {
+            let text = stored::write_receipt(receipt).map_err(io::Error::other)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = openat(&self.folder.dir, RECEIPT_DRAFT, flags, Mode::RUSR | Mode::WUSR)?;
+            File::from(file).write_all(text.as_bytes())?;
+            renameat(&self.folder.dir, RECEIPT_DRAFT, &self.folder.dir, RECEIPT)?;
+            Ok::<_, io::Error>(())
+        };
+        if let Err(error) = write() {
+            let folder = self.folder.path();
+            tracing::warn!(folder = %folder.display(), %error, "the receipt of these file changes is only in the journal");
+        }
+    }
+}
+
+/// Reads the receipt in the folder of a run; `None` if there is none.
+pub(super) fn read_receipt(folder: &RunFolder) -> io::Result<Option<Receipt>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match openat(&folder.dir, RECEIPT, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut text = Vec::new();
+    file.take(MAX_RECEIPT_BYTES).read_to_end(&mut text)?;
+    stored::read_receipt(&text).map(Some).map_err(io::Error::other)
 }
 
 /// Ends a commit or an undo that failed or was interrupted.

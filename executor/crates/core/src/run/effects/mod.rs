@@ -20,20 +20,20 @@ mod sets;
 mod shown;
 mod staged;
 
-pub(super) use changes::RunChanges;
+pub(super) use changes::{ApplyError, RunChanges};
 pub(super) use program::Member;
 pub(super) use recover::LeftSet;
 pub use sets::ChangeSetSummary;
 pub(super) use sets::{TakenSet, wrong_state_fault};
-pub(super) use staged::{Kept, Settled, Sharing, StagedChanges};
+pub(super) use staged::{Kept, SettleError, Settled, Sharing, StagedChanges};
 
 use a2g_runtime::aside::run_aside;
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
-use sets::KeptSet;
-use std::collections::HashMap;
+use sets::{KeptSet, Settling};
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
@@ -88,6 +88,10 @@ pub(super) struct EffectsFolder {
     settings: EffectsSettings,
     /// The sets of earlier runs, by the intent of the run.
     sets: Mutex<HashMap<IntentId, KeptSet>>,
+    /// The runs whose changes are left to an operator.
+    blocked: Mutex<HashSet<IntentId>>,
+    /// The runs whose changes have not taken effect.
+    settling: Mutex<HashMap<IntentId, Settling>>,
     opened: Mutex<Option<Arc<OpenedFolder>>>,
     /// One commit at a time: no two of this process change a folder at once, and only one list is in memory.
     turn: Semaphore,
@@ -101,6 +105,8 @@ impl EffectsFolder {
             place,
             settings,
             sets: Mutex::default(),
+            blocked: Mutex::default(),
+            settling: Mutex::default(),
             opened: Mutex::default(),
             turn: Semaphore::new(1),
             next: AtomicU64::default(),

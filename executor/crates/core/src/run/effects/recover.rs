@@ -1,13 +1,14 @@
 //! The folders that an earlier process has left: each is brought to what the receipt of its run says.
 
-use super::changes::{RunChanges, settle};
+use super::changes::{ApplyError, RunChanges, read_receipt, settle};
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
 use super::{DONE, EffectsFolder, EffectsPlace, EffectsSettings, Fate, OpenedFolder, RunFolder, open_folder};
+use crate::run::RunIdentity;
 use a2g_journal::{IfFull, IntentClaims, JournalError, Stage};
 use a2g_overlay::Recovered;
 use a2g_types::ident::IntentId;
-use a2g_types::outcome::{Receipt, Status};
+use a2g_types::outcome::{Receipt, Status, Usage};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ enum Told {
     Waiting(Arc<Receipt>),
     /// They are not in force.
     NotInForce,
-    /// Nothing that could be relied on.
+    /// Nothing that could be relied on. The receipt in the folder says what was told.
     Unknown,
 }
 
@@ -53,7 +54,15 @@ impl LeftSet {
             None => run.mark(state, now, now + time),
         };
         match stored {
-            Ok(stored) => effects.remember(&receipt, run.folder.name.clone(), stored, decisions),
+            Ok(stored) => {
+                let Receipt { intent, agent, tool, .. } = &*receipt;
+                let identity = RunIdentity { intent: *intent, agent: agent.clone(), tool: tool.clone() };
+                let Usage { effects: mode, changes, .. } = &receipt.outcome.usage;
+                if let Some(changes) = changes {
+                    let name = run.folder.name.clone();
+                    effects.remember(&identity, mode.value, changes, name, stored, decisions);
+                }
+            }
             Err(error) => {
                 let folder = run.folder.path();
                 tracing::error!(folder = %folder.display(), %error, "the file changes of an earlier run cannot be kept: the next start tries again");
@@ -67,7 +76,8 @@ impl LeftSet {
     }
 
     /// Leaves the folder to an operator.
-    pub(in crate::run) fn leave(self, reason: &str) {
+    pub(in crate::run) fn leave(self, effects: &EffectsFolder, reason: &str) {
+        effects.block(self.receipt.intent);
         leave(&self.run.folder.path(), reason);
     }
 }
@@ -124,7 +134,11 @@ impl EffectsFolder {
                 Told::Unknown
             });
             let brought = spawn_blocking(move || bring_to(folder, name, told)).await;
-            sets.extend(brought.map_err(io::Error::other)?);
+            match brought.map_err(io::Error::other)? {
+                Brought::Ended => {}
+                Brought::MayBeKept(set) => sets.push(*set),
+                Brought::Left => self.block(intent),
+            }
         }
         Ok(sets)
     }
@@ -156,49 +170,65 @@ async fn find_told(claims: &IntentClaims, intent: IntentId) -> Result<Told, Jour
     Ok(Told::of(stage.as_ref().map(|(_agent, stage)| stage)))
 }
 
+/// What has become of the folder of an earlier run.
+enum Brought {
+    /// Nothing of it is needed any more.
+    Ended,
+    MayBeKept(Box<LeftSet>),
+    /// It is left to an operator.
+    Left,
+}
+
 /// Brings the folders of a run to what was told of them, and removes its own unless the changes may be kept. If that is not
 /// possible, an operator has to.
-fn bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Option<LeftSet> {
-    let dir = match open_folder(&parent.dir, &name) {
-        Ok(dir) => dir,
-        Err(error) => {
-            tracing::warn!(folder = name, %error, "this is not the folder of a run");
-            return None;
+fn bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Brought {
+    let path = parent.path.join(&name);
+    match try_bring_to(parent, name, told) {
+        Ok(Some(set)) => Brought::MayBeKept(Box::new(set)),
+        Ok(None) => Brought::Ended,
+        Err(reason) => {
+            leave(&path, &reason);
+            Brought::Left
         }
-    };
+    }
+}
+
+fn try_bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Result<Option<LeftSet>, String> {
+    let dir = open_folder(&parent.dir, &name).map_err(|error| error.to_string())?;
     let mut folder = RunFolder { parent, name, dir, fate: Fate::Kept };
-    let path = folder.path();
-    let roots = match RunRoots::reopen(&folder) {
-        Ok(Some(roots)) => roots,
+    let Some(roots) = RunRoots::reopen(&folder).map_err(|error| error.to_string())? else {
         // No commit began, and nothing was listed, whatever the run was.
-        Ok(None) => {
-            folder.fate = Fate::Removed;
-            return None;
-        }
-        Err(error) => {
-            leave(&path, &error.to_string());
-            return None;
-        }
+        folder.fate = Fate::Removed;
+        return Ok(None);
     };
-    let mut run = match RunChanges::open(folder, roots) {
-        Ok(run) => run,
-        Err(error) => {
-            leave(&path, &error.to_string());
-            return None;
+    let told_in_folder = read_receipt(&folder).unwrap_or_else(|error| {
+        tracing::warn!(folder = folder.name, %error, "the receipt beside these file changes cannot be read");
+        None
+    });
+    let told = match (told, told_in_folder) {
+        // The journal has pruned it.
+        (Told::Unknown, Some(receipt)) => Told::of(Some(&Stage::Finished(Arc::new(receipt)))),
+        (Told::NotInForce, Some(_)) => {
+            return Err(
+                "their run had a report that the journal does not have: is it an older copy?".to_owned()
+            );
         }
+        (told, _) => told,
     };
-    match end_commit(&run, &told) {
-        Ok(Ended::Removed) => run.set_fate(Fate::Removed),
-        Ok(Ended::MayBeKept { receipt, is_in_force }) => {
+    let mut run = RunChanges::open(folder, roots).map_err(|error| error.to_string())?;
+    match end_commit(&run, &told)? {
+        Ended::Removed => {
+            run.set_fate(Fate::Removed);
+            Ok(None)
+        }
+        Ended::MayBeKept { receipt, is_in_force } => {
             let stored = StoredSet::read(&run.folder).unwrap_or_else(|error| {
                 tracing::warn!(folder = run.folder.name, %error, "the time of these file changes begins again");
                 None
             });
-            return Some(LeftSet { receipt, is_in_force, run, stored });
+            Ok(Some(LeftSet { receipt, is_in_force, run, stored }))
         }
-        Err(reason) => leave(&path, &reason),
     }
-    None
 }
 
 /// What becomes of the folder of an earlier run.
@@ -219,7 +249,7 @@ fn end_commit(changes: &RunChanges, told: &Told) -> Result<Ended, String> {
             Ok(Ended::MayBeKept { receipt: Arc::clone(receipt), is_in_force })
         }
         Told::NotInForce if is_in_force => {
-            changes.undo().map_err(|reason| {
+            changes.undo().map_err(ApplyError::into_reason).map_err(|reason| {
                 format!("they are in force, its report says that the run failed, and they cannot be taken back: {reason}")
             })?;
             tracing::warn!(run, "the file changes of an interrupted run were taken back");
@@ -227,14 +257,6 @@ fn end_commit(changes: &RunChanges, told: &Told) -> Result<Ended, String> {
         }
         Told::NotInForce => {
             tracing::warn!(run, "the file changes of an interrupted run have not taken effect");
-            Ok(Ended::Removed)
-        }
-        // They cannot be undone without the report, which was pruned.
-        Told::Unknown
-            if is_in_force
-                && StoredSet::read(&changes.folder)
-                    .is_ok_and(|stored| stored.is_some_and(|stored| stored.state == KeptState::InForce)) =>
-        {
             Ok(Ended::Removed)
         }
         Told::Unknown if is_in_force => {

@@ -9,7 +9,9 @@ use a2g_overlay::{
 };
 use a2g_types::limit::Access as FileAccess;
 use a2g_types::visible_text::escape_invisible;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fsync, openat, openat2, renameat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fsync, openat, openat2, renameat, statx,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -67,6 +69,9 @@ struct StoredRoot {
     /// The folder on the host; `None` for one that does not exist.
     host: Option<PathBuf>,
     inode: u64,
+    /// The time at which it was made, in seconds and nanoseconds, if its file system knows it: an inode is used again.
+    #[serde(default)]
+    born: Option<(i64, u32)>,
     is_writable: bool,
 }
 
@@ -225,6 +230,7 @@ impl RunRoots {
                 guest: named.guest.clone(),
                 host: (!named.is_missing).then_some(host),
                 inode: fstat(&lower.dir)?.st_ino,
+                born: find_birth(&lower.dir)?,
                 is_writable: lower.access == Access::Write,
             });
         }
@@ -261,9 +267,9 @@ impl RunRoots {
         }
         let mut lower = Vec::new();
         let mut named = Vec::new();
-        for StoredRoot { guest, host, inode, is_writable } in roots {
+        for StoredRoot { guest, host, inode, born, is_writable } in roots {
             let dir = match &host {
-                Some(path) => open_host(path, inode)?,
+                Some(path) => open_host(path, inode, born)?,
                 // Nothing was changed in a folder that did not exist. This one only keeps the others at their numbers.
                 None => open_folder(&folder.dir, STORE)?,
             };
@@ -279,7 +285,8 @@ impl RunRoots {
 pub(super) fn show_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
-        text.push_str(&escape_invisible(chunk.valid(), usize::MAX));
+        // Doubled, so that nothing looks like a byte that is no text.
+        text.push_str(&escape_invisible(&chunk.valid().replace('\\', "\\\\"), usize::MAX));
         for byte in chunk.invalid() {
             let _a_string_takes_all = write!(text, "\\x{byte:02x}");
         }
@@ -289,17 +296,23 @@ pub(super) fn show_bytes(bytes: &[u8]) -> String {
 
 /// # Ambient Authority
 /// Opens the folder.
-fn open_host(host: &Path, inode: u64) -> io::Result<OwnedFd> {
+fn open_host(host: &Path, inode: u64, born: Option<(i64, u32)>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let describe = |reason: &dyn std::fmt::Display| {
         io::Error::other(format!("the folder `{}` cannot be opened again: {reason}", host.display()))
     };
     let dir = openat2(CWD, host, flags, Mode::empty(), plain).map_err(|error| describe(&error))?;
-    if fstat(&dir)?.st_ino != inode {
+    if fstat(&dir)?.st_ino != inode || find_birth(&dir)? != born {
         return Err(describe(&"another folder is in its place"));
     }
     Ok(dir)
+}
+
+fn find_birth(folder: &OwnedFd) -> io::Result<Option<(i64, u32)>> {
+    let found = statx(folder, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let has_time = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    Ok(has_time.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)))
 }
 
 fn join(guest: &str, names: &[impl AsRef<str>]) -> String {

@@ -8,20 +8,21 @@
 //! ```
 //! Each set has the folder of its run, with the file `set.json`. No handle is open while nobody decides.
 
-use super::changes::RunChanges;
+use super::changes::{RunChanges, read_receipt};
 use super::roots::RunRoots;
 use super::{EffectsFolder, Fate, OpenedFolder, RunFolder, open_folder};
-use crate::run::AgentFilter;
 use crate::run::faults::busy_fault;
+use crate::run::{AgentFilter, RunIdentity};
 use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::FileEffects;
-use a2g_types::outcome::{ChangeState, Receipt};
+use a2g_types::outcome::{AbortReason, ChangeState, FileChanges, Receipt};
 use a2g_types::tool::Digest;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -41,6 +42,8 @@ const VERSION: u32 = 1;
 const MAX_WAITING: usize = 1_000;
 /// The maximum number of waiting sets of one agent.
 const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
+/// The maximum number of all sets.
+const MAX_SETS: usize = 4_000;
 
 /// A set of file changes, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,11 +100,15 @@ pub(super) struct StoredSet {
     bytes: u64,
 }
 
-/// A decision that somebody makes now.
+/// Who works on a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// Nobody.
     Idle,
+    /// Somebody decides on it.
     Deciding,
+    /// An operator has to: a decision could neither be carried out nor taken back as a whole.
+    Stuck,
 }
 
 /// A set in memory.
@@ -112,6 +119,47 @@ pub(super) struct KeptSet {
     /// The number of decisions so far.
     decisions: u32,
     phase: Phase,
+    /// `true` once somebody has revoked or cancelled the run: it is not committed any more.
+    is_withdrawn: bool,
+}
+
+/// The run of a guest that may have ended, and whose changes have not taken effect.
+pub(super) struct Settling {
+    run: RunIdentity,
+    reason: Option<AbortReason>,
+    /// `false` while its guest runs: whoever stops it then also finds it among the active runs.
+    has_ended: bool,
+}
+
+/// The right to let the changes of a run take effect, unless somebody stops the run before. Until it is dropped or closed,
+/// whoever stops the run finds it.
+pub(super) struct Withdrawal {
+    effects: Arc<EffectsFolder>,
+    intent: IntentId,
+}
+
+impl Withdrawal {
+    /// Notes that the guest has ended.
+    pub(super) fn note_end(&self) {
+        if let Some(settling) = self.effects.settling.lock().get_mut(&self.intent) {
+            settling.has_ended = true;
+        }
+    }
+
+    /// Ends the time in which the run can be stopped.
+    ///
+    /// # Errors
+    /// The reason for which it was stopped.
+    pub(super) fn close(self) -> Result<(), AbortReason> {
+        let settling = self.effects.settling.lock().remove(&self.intent);
+        settling.and_then(|settling| settling.reason).map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Withdrawal {
+    fn drop(&mut self) {
+        self.effects.settling.lock().remove(&self.intent);
+    }
 }
 
 impl EffectsFolder {
@@ -129,6 +177,15 @@ impl EffectsFolder {
     pub(in crate::run) fn waiting_count(&self, filter: AgentFilter<'_>) -> usize {
         let is_counted = |set: &&KeptSet| is_waiting(set) && filter(&set.summary.agent);
         self.sets.lock().values().filter(is_counted).count()
+    }
+
+    /// The receipt that is stored beside the changes of a run. Blocks.
+    pub(in crate::run) fn read_receipt(&self, intent: IntentId) -> Option<Receipt> {
+        let name = self.sets.lock().get(&intent)?.folder.clone();
+        let parent = self.open().ok()?;
+        let dir = open_folder(&parent.dir, &name).ok()?;
+        let folder = RunFolder { parent, name, dir, fate: Fate::Kept };
+        read_receipt(&folder).ok().flatten()
     }
 
     /// One set.
@@ -160,6 +217,12 @@ impl EffectsFolder {
         match set.phase {
             Phase::Idle => set.phase = Phase::Deciding,
             Phase::Deciding => return Err(busy_fault("somebody else decides on these file changes now")),
+            Phase::Stuck => {
+                return Err(Fault::InvalidRequest(format!(
+                    "an operator has to look at the file changes of the intent `{intent}`: a decision could be neither \
+                     carried out nor taken back as a whole (the executor's log has the folder; docs/operations.md#file-changes)"
+                )));
+            }
         }
         Ok(TakenSet {
             effects: Arc::clone(self),
@@ -170,37 +233,43 @@ impl EffectsFolder {
         })
     }
 
-    /// Checks that another run may keep its changes apart.
+    /// Checks that another run may keep its changes apart. An agent has half of the room.
     pub(super) fn check_room(&self, agent: &AgentDid, mode: FileEffects) -> Result<(), Fault> {
+        const ALL: &str = "the file changes that wait for a decision use all of `effects.max_mb`: decide on some of them \
+                           first (`a2g-executor effects list`)";
+        const SHARE: &str = "the file changes of this agent that wait for a decision use its half of `effects.max_mb`: \
+                             decide on some of them first (`a2g-executor effects list`)";
+        const MANY: &str = "too many sets of file changes wait for a decision: decide on some of them first (`a2g-executor \
+                            effects list`)";
         let sets = self.sets.lock();
         let waiting = sets.values().filter(|set| is_waiting(set));
-        let bytes = waiting.clone().map(|set| set.summary.bytes).fold(0_u64, u64::saturating_add);
-        if bytes >= self.settings.max_bytes {
-            return Err(busy_fault(
-                "the file changes that wait for a decision use all of `effects.max_mb`: decide on some of them first \
-                 (`a2g-executor effects list`)",
-            ));
+        let all = Use::of(waiting.clone());
+        let own = Use::of(waiting.filter(|set| set.summary.agent == *agent));
+        if all.bytes >= self.settings.max_bytes {
+            return Err(busy_fault(ALL));
         }
-        if mode != FileEffects::Staged {
-            return Ok(());
+        if own.bytes >= self.settings.max_bytes / 2 {
+            return Err(busy_fault(SHARE));
         }
-        let of_agent = waiting.clone().filter(|set| set.summary.agent == *agent).count();
-        if waiting.count() >= MAX_WAITING || of_agent >= MAX_WAITING_PER_AGENT {
-            return Err(busy_fault(
-                "too many sets of file changes wait for a decision: decide on some of them first (`a2g-executor effects list`)",
-            ));
-        }
-        Ok(())
+        let has_many = all.sets >= MAX_WAITING || own.sets >= MAX_WAITING_PER_AGENT;
+        if mode == FileEffects::Staged && has_many { Err(busy_fault(MANY)) } else { Ok(()) }
     }
 
-    /// Remembers a set. `decisions` is the number of decisions on it so far.
-    pub(super) fn remember(&self, receipt: &Receipt, folder: String, stored: StoredSet, decisions: u32) {
-        let Some(changes) = &receipt.outcome.usage.changes else { return };
+    /// Remembers a set of changes. `decisions` is the number of decisions on it so far.
+    pub(super) fn remember(
+        &self,
+        run: &RunIdentity,
+        mode: FileEffects,
+        changes: &FileChanges,
+        folder: String,
+        stored: StoredSet,
+        decisions: u32,
+    ) {
         let summary = ChangeSetSummary {
-            intent: receipt.intent,
-            agent: receipt.agent.clone(),
-            tool: receipt.tool.clone(),
-            mode: receipt.outcome.usage.effects.value,
+            intent: run.intent,
+            agent: run.agent.clone(),
+            tool: run.tool.clone(),
+            mode,
             state: stored.state.state(),
             count: changes.count,
             digest: changes.digest,
@@ -208,26 +277,118 @@ impl EffectsFolder {
             since: from_micros(stored.since),
             until: from_micros(stored.until),
         };
-        let set = KeptSet { summary, folder, decisions, phase: Phase::Idle };
-        self.sets.lock().insert(receipt.intent, set);
+        let set = KeptSet { summary, folder, decisions, phase: Phase::Idle, is_withdrawn: false };
+        self.sets.lock().insert(run.intent, set);
     }
 
-    /// The sets in force to forget, so that all sets together use no more than allowed: the oldest ones.
+    /// Forgets a set, whose folder is left as it is.
+    pub(super) fn forget(&self, intent: IntentId) {
+        self.sets.lock().remove(&intent);
+    }
+
+    /// Remembers that the changes of an earlier run are left to an operator.
+    pub(super) fn block(&self, intent: IntentId) {
+        self.blocked.lock().insert(intent);
+    }
+
+    /// `true` if the state of the changes of a run is not known, because an operator has to look at them.
+    pub(in crate::run) fn is_blocked(&self, intent: IntentId) -> bool {
+        self.blocked.lock().contains(&intent)
+    }
+
+    /// Lets a run be stopped until its changes take effect, also after its guest has ended.
+    pub(super) fn watch(self: &Arc<Self>, run: &RunIdentity) -> Withdrawal {
+        let settling = Settling { run: run.clone(), reason: None, has_ended: false };
+        self.settling.lock().insert(run.intent, settling);
+        Withdrawal { effects: Arc::clone(self), intent: run.intent }
+    }
+
+    /// Stops the selected runs whose changes have not taken effect, also those whose guests have ended. Returns the number
+    /// of the latter, without those that were stopped before.
+    pub(in crate::run) fn withdraw_runs(
+        &self,
+        is_selected: impl Fn(&RunIdentity) -> bool,
+        reason: AbortReason,
+    ) -> usize {
+        let mut settling = self.settling.lock();
+        let open = settling.values_mut().filter(|one| one.reason.is_none() && is_selected(&one.run));
+        open.map(|one| {
+            one.reason = Some(reason);
+            usize::from(one.has_ended)
+        })
+        .sum()
+    }
+
+    /// Lets no decision in progress commit the selected waiting sets. Returns their intents.
+    pub(in crate::run) fn withdraw_sets(&self, filter: AgentFilter<'_>) -> Vec<IntentId> {
+        let mut sets = self.sets.lock();
+        let waiting = sets.values_mut().filter(|set| is_waiting(set) && filter(&set.summary.agent));
+        waiting
+            .map(|set| {
+                set.is_withdrawn = true;
+                set.summary.intent
+            })
+            .collect()
+    }
+
+    /// `true` if a waiting set must not be committed.
+    pub(in crate::run) fn is_withdrawn(&self, intent: IntentId) -> bool {
+        self.sets.lock().get(&intent).is_none_or(|set| set.is_withdrawn)
+    }
+
+    /// The sets in force to forget, so that all sets together use no more than allowed: the oldest ones of the agent that
+    /// uses most.
     pub(in crate::run) fn excess(&self) -> Vec<IntentId> {
         let sets = self.sets.lock();
-        let mut bytes = sets.values().map(|set| set.summary.bytes).fold(0_u64, u64::saturating_add);
-        let is_in_force = |set: &&KeptSet| set.phase == Phase::Idle && !is_waiting(set);
-        let mut in_force = sets.values().filter(is_in_force).collect::<Vec<_>>();
+        let mut all = Use::of(sets.values());
+        let mut agents = HashMap::<&AgentDid, Use>::new();
+        let mut in_force = Vec::new();
+        for set in sets.values() {
+            agents.entry(&set.summary.agent).or_default().add(set);
+            if set.phase == Phase::Idle && !is_waiting(set) {
+                in_force.push(set);
+            }
+        }
         in_force.sort_by_key(|set| set.summary.since);
         let mut forgotten = Vec::new();
-        for set in in_force {
-            if bytes <= self.settings.max_bytes {
-                break;
+        while all.bytes > self.settings.max_bytes || all.sets > MAX_SETS {
+            let used = |set: &&KeptSet| agents.get(&set.summary.agent).copied().unwrap_or_default();
+            let most = in_force.iter().map(used).max();
+            let next = in_force.iter().position(|set| Some(used(set)) == most);
+            let Some(set) = next.map(|index| in_force.remove(index)) else { break };
+            all.subtract(set);
+            if let Some(agent) = agents.get_mut(&set.summary.agent) {
+                agent.subtract(set);
             }
-            bytes = bytes.saturating_sub(set.summary.bytes);
             forgotten.push(set.summary.intent);
         }
         forgotten
+    }
+}
+
+/// The room that sets use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Use {
+    bytes: u64,
+    sets: usize,
+}
+
+impl Use {
+    fn of<'a>(sets: impl Iterator<Item = &'a KeptSet>) -> Self {
+        sets.fold(Self::default(), |mut all, set| {
+            all.add(set);
+            all
+        })
+    }
+
+    fn add(&mut self, set: &KeptSet) {
+        self.bytes = self.bytes.saturating_add(set.summary.bytes);
+        self.sets = self.sets.saturating_add(1);
+    }
+
+    fn subtract(&mut self, set: &KeptSet) {
+        self.bytes = self.bytes.saturating_sub(set.summary.bytes);
+        self.sets = self.sets.saturating_sub(1);
     }
 }
 
@@ -308,6 +469,13 @@ impl TakenSet {
         Ok(())
     }
 
+    /// Leaves the set to an operator.
+    pub(in crate::run) fn leave(self) {
+        if let Some(set) = self.effects.sets.lock().get_mut(&self.summary.intent) {
+            set.phase = Phase::Stuck;
+        }
+    }
+
     /// Forgets the set, and removes its folder.
     pub(in crate::run) fn remove(self) {
         self.effects.sets.lock().remove(&self.summary.intent);
@@ -318,7 +486,10 @@ impl TakenSet {
 impl Drop for TakenSet {
     fn drop(&mut self) {
         if let Some(set) = self.effects.sets.lock().get_mut(&self.summary.intent) {
-            set.phase = Phase::Idle;
+            match set.phase {
+                Phase::Idle | Phase::Deciding => set.phase = Phase::Idle,
+                Phase::Stuck => {}
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use a2g_overlay::{
 };
 use a2g_types::clock::Clock;
 use a2g_types::outcome::{
-    ChangeWord, ChangedRange, EntryWord, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
+    ChangeCounts, ChangeWord, ChangedRange, EntryWord, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
 };
 use a2g_types::visible_text::escape_invisible_lines;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
@@ -29,6 +29,23 @@ const MAX_DIFF_BYTES: usize = 16 << 10;
 const MAX_DIFF_TIME: Duration = Duration::from_secs(2);
 /// The length of an entry beside its texts, in bytes, as a report has it.
 const ENTRY_BYTES: usize = 96;
+
+/// The numbers of all changes by group.
+pub(super) fn count(effects: &Effects) -> ChangeCounts {
+    let mut counts = ChangeCounts::default();
+    for change in &effects.changes {
+        let counted = match &change.kind {
+            ChangeKind::Deleted { .. } => &mut counts.deleted,
+            ChangeKind::Renamed { .. } => &mut counts.renamed,
+            ChangeKind::Changed { .. } if is_removal(change) => &mut counts.emptied,
+            ChangeKind::Changed { .. } => &mut counts.changed,
+            ChangeKind::Attributes { .. } => &mut counts.attributes,
+            ChangeKind::Created { .. } => &mut counts.created,
+        };
+        *counted = counted.saturating_add(1);
+    }
+    counts
+}
 
 /// Lists the changes.
 ///
@@ -50,10 +67,20 @@ pub(super) fn list(
         clock,
     };
     // The list of changes has the deletions first, then the moves.
-    let (removals, others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
-    removals.into_iter().try_for_each(|change| list.add_removal(change))?;
+    let (removals, mut others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
+    // What was there before is more than what is new.
+    others.sort_by_key(|change| match &change.kind {
+        ChangeKind::Changed { .. } | ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => 0,
+        ChangeKind::Attributes { .. } => 1,
+        ChangeKind::Created { .. } => 2,
+    });
+    removals.iter().try_for_each(|change| list.add_removal(change))?;
     // Once there is no room for one, the rest would be a random choice.
-    let _all_are_listed = others.into_iter().all(|change| list.add_other(change));
+    let listed = others.iter().take_while(|change| list.add_other(change)).count();
+    // All entries come before any difference: no content hides another entry.
+    for (index, change) in removals.iter().chain(others.iter().take(listed)).enumerate() {
+        list.add_difference(index, change);
+    }
     Ok(list.shown)
 }
 
@@ -79,7 +106,7 @@ struct List<'a> {
 
 impl List<'_> {
     fn add_removal(&mut self, change: &Change) -> Result<(), String> {
-        let mut shown = self.describe(change);
+        let shown = self.describe(change);
         self.removal_bytes = self.removal_bytes.saturating_add(text_bytes(&shown));
         if self.shown.len() >= MAX_REMOVALS || self.removal_bytes > MAX_REMOVAL_BYTES {
             return Err(format!(
@@ -87,20 +114,18 @@ impl List<'_> {
                  entries, {MAX_REMOVAL_BYTES} bytes): do less in one run"
             ));
         }
-        self.add_difference(change, &mut shown);
         self.shown.push(shown);
         Ok(())
     }
 
     /// Returns `false` if there is no room for this change, and for none after it.
     fn add_other(&mut self, change: &Change) -> bool {
-        let mut shown = self.describe(change);
+        let shown = self.describe(change);
         let bytes = text_bytes(&shown);
         if self.shown.len() >= MAX_SHOWN_CHANGES || self.other_bytes.saturating_add(bytes) > MAX_SHOWN_BYTES {
             return false;
         }
         self.other_bytes = self.other_bytes.saturating_add(bytes);
-        self.add_difference(change, &mut shown);
         self.shown.push(shown);
         true
     }
@@ -166,8 +191,8 @@ impl List<'_> {
         }
     }
 
-    /// Adds the difference of the contents, as far as there is room for it.
-    fn add_difference(&mut self, change: &Change, shown: &mut ShownChange) {
+    /// Adds the difference of the contents to a listed change, as far as there is room for it.
+    fn add_difference(&mut self, index: usize, change: &Change) {
         let (old, new) = match &change.kind {
             ChangeKind::Changed { new, .. } => (Some(&change.path), new),
             ChangeKind::Renamed { from, after: Some(new), .. } => (Some(from), new),
@@ -178,8 +203,10 @@ impl List<'_> {
             | ChangeKind::Attributes { .. } => return,
         };
         let room = MAX_SHOWN_BYTES.saturating_sub(self.other_bytes).min(MAX_DIFF_BYTES);
+        let has_time = self.clock.monotonic() < self.deadline;
+        let Some(shown) = self.shown.get_mut(index) else { return };
         shown.is_diff_cut = true;
-        if room == 0 || self.clock.monotonic() >= self.deadline {
+        if room == 0 || !has_time {
             return;
         }
         let budget = DiffBudget { max_bytes: room, deadline: self.deadline };
@@ -194,6 +221,7 @@ impl List<'_> {
                     shown.diff = Some(text);
                 }
             }
+            // The places of the changes are shown, and the contents are not.
             Difference::Bytes(ranges) => {
                 let range = |range: &a2g_overlay::ByteRange| ChangedRange {
                     start: range.start,
@@ -201,9 +229,8 @@ impl List<'_> {
                     new_bytes: range.new_bytes,
                 };
                 shown.ranges = ranges.iter().map(range).collect();
-                shown.is_diff_cut = false;
-                self.other_bytes =
-                    self.other_bytes.saturating_add(shown.ranges.len().saturating_mul(ENTRY_BYTES));
+                let bytes = shown.ranges.len().saturating_mul(ENTRY_BYTES);
+                self.other_bytes = self.other_bytes.saturating_add(bytes);
             }
         }
     }

@@ -1,12 +1,13 @@
-//! The changes of one run, from its start to its receipt: kept apart, then in force, waiting, or taken back.
+//! The changes of one run, from its start to its receipt: kept apart, then in force, waiting, or taken back. Until they
+//! take effect, whoever stops the run finds it, although its guest has ended.
 
 use super::changes::{ApplyError, RunChanges, list_changes, write_list};
 use super::program::{CallTurn, GrantedRoots, Member, read_table};
 use super::roots::RunRoots;
-use super::sets::{KeptState, StoredSet};
+use super::sets::{KeptState, StoredSet, Withdrawal};
 use super::{EffectsFolder, Fate, RunFolder, shown};
-use crate::run::ExecutorSettings;
 use crate::run::faults::busy_fault;
+use crate::run::{ExecutorSettings, RunIdentity};
 use a2g_capability::Permit;
 use a2g_overlay::{Effects, Table, Upper};
 use a2g_runtime::aside::run_aside;
@@ -15,12 +16,11 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::FileEffects;
-use a2g_types::outcome::{FileChanges, Receipt};
+use a2g_types::outcome::{AbortReason, FileChanges, Receipt, Status};
 use a2g_types::tool::Digest;
 use rustix::fs::syncfs;
 use std::io;
 use std::sync::Arc;
-use time::OffsetDateTime;
 
 /// The refusal of a call whose folder cannot be made.
 const NO_FOLDER: &str = "the executor cannot keep the file changes of this call apart (its log has the reason): send the \
@@ -32,7 +32,9 @@ pub(in crate::run) struct StagedChanges {
     files: RunFiles,
     /// The handles for the run.
     guests: Option<a2g_capability::Upper>,
+    run: RunIdentity,
     mode: FileEffects,
+    withdrawal: Withdrawal,
     /// The owner of the run's message, who waits for a turn on the threads for long work.
     owner: Box<str>,
 }
@@ -63,12 +65,26 @@ pub(in crate::run) struct Settled {
     pub(in crate::run) kept: Option<Kept>,
 }
 
-/// The changes of a successful run, until its receipt is on the disk.
-pub(in crate::run) enum Kept {
-    /// They are in force.
-    InForce(AppliedChanges),
-    /// They wait for a decision.
-    Waiting(WaitingChanges),
+/// The reason why no change of a successful run has taken effect.
+pub(in crate::run) enum SettleError {
+    /// Somebody has stopped the run meanwhile.
+    Withdrawn(AbortReason),
+    /// They could not. The reason is a clause.
+    NotCommitted(String),
+}
+
+impl From<String> for SettleError {
+    fn from(reason: String) -> Self {
+        Self::NotCommitted(reason)
+    }
+}
+
+/// The listed changes of a run.
+struct Listed {
+    folder: RunFolder,
+    upper: Upper,
+    roots: RunRoots,
+    list: Effects,
 }
 
 impl EffectsFolder {
@@ -118,8 +134,11 @@ impl EffectsFolder {
         };
         match made {
             Ok((files, guests)) => {
+                let Call { intent, agent, tool, .. } = call;
+                let run = RunIdentity { intent: *intent, agent: agent.clone(), tool: tool.clone() };
+                let withdrawal = self.watch(&run);
                 let effects = Arc::clone(self);
-                Ok(Some(StagedChanges { effects, files, guests: Some(guests), mode, owner }))
+                Ok(Some(StagedChanges { effects, files, guests: Some(guests), run, mode, withdrawal, owner }))
             }
             Err(reason) => {
                 tracing::error!(%intent, reason, "the folders for the file changes of a run cannot be made");
@@ -184,21 +203,40 @@ impl StagedChanges {
         }
     }
 
-    /// Lets all changes take effect, or none; those of a call go to the run that makes it, and those of a staged run wait for a decision from now on.
+    /// Lets all changes take effect, or none; those of a call go to the run that makes it, and those of a staged run wait
+    /// for a decision from now on.
     ///
     /// # Errors
-    /// The reason why none did, as a clause.
-    pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, String> {
-        let effects = Arc::clone(&self.effects);
-        let owner = self.owner.clone();
+    /// The reason why none did.
+    pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, SettleError> {
+        let Self { effects, files, guests: _, run, mode, withdrawal, owner } = self;
+        withdrawal.note_end();
+        let Some(listed) = run_aside(&owner, async move { files.list() }).await? else {
+            return Ok(Settled { changes: None, kept: None });
+        };
+        let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);
+        let digest = Digest(*listed.list.digest().as_bytes());
+        let decisions = Some(IntentId::random());
+        let changes = FileChanges { count, digest, counts: None, shown: Vec::new(), decisions };
+        if listed.list.is_empty() {
+            return Ok(Settled { changes: Some(changes), kept: None });
+        }
+        let settling = Settling { effects: Arc::clone(&effects), listed, run, mode, withdrawal, changes };
         let clock = Arc::clone(clock);
-        effects.in_turn(&owner, move || self.settle_now(&*clock)).await
+        match mode {
+            FileEffects::Staged => run_aside(&owner, async move { settling.wait(&*clock) }).await,
+            FileEffects::Direct | FileEffects::Atomic => {
+                effects.in_turn(&owner, move || settling.commit(&*clock)).await
+            }
+        }
     }
+}
 
-    fn settle_now(self, clock: &dyn Clock) -> Result<Settled, String> {
-        let Self { effects, files, guests: _, mode, owner } = self;
-        let (mut folder, upper, roots, list) = match files {
-            RunFiles::Alone { folder, upper, roots } => {
+impl RunFiles {
+    /// Lists the changes; `None` for a call, whose changes are its caller's now.
+    fn list(self) -> Result<Option<Listed>, String> {
+        match self {
+            Self::Alone { folder, upper, roots } => {
                 let bytes = read_table(upper.dir()).map_err(unreadable)?;
                 let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
                 let table =
@@ -211,73 +249,75 @@ impl StagedChanges {
                         "the run was not granted {shown}, which they change: check the tool"
                     ));
                 }
-                (folder, upper, roots, list)
+                Ok(Some(Listed { folder, upper, roots, list }))
             }
             // What each of its runs may change was checked at its end.
-            RunFiles::Program { folder, member } => {
+            Self::Program { folder, member } => {
                 let table = member.finish()?;
                 let upper = member.contents().map_err(unreadable)?;
                 let roots = RunRoots::of_areas(member.areas()).map_err(unreadable)?;
                 let list = list_changes(&table, &upper, &roots)?;
-                (folder, upper, roots, list)
+                Ok(Some(Listed { folder, upper, roots, list }))
             }
-            RunFiles::Call { turn, member } => {
-                turn.hand_over(&member)?;
-                return Ok(Settled { changes: None, kept: None });
-            }
-        };
-        let count = u64::try_from(list.changes.len()).unwrap_or(u64::MAX);
-        let digest = Digest(*list.digest().as_bytes());
-        let decisions = Some(IntentId::random());
-        let mut changes = FileChanges { count, digest, shown: Vec::new(), decisions };
-        if list.is_empty() {
-            return Ok(Settled { changes: Some(changes), kept: None });
+            Self::Call { turn, member } => turn.hand_over(&member).map(|()| None),
         }
-        let waits = match mode {
-            FileEffects::Staged => true,
-            FileEffects::Direct | FileEffects::Atomic => false,
-        };
-        if waits {
-            changes.shown = shown::list(&list, &roots, &upper, clock)?;
-            write_list(&folder, &list).map_err(|error| no_space(&error))?;
-        }
-        let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
-        if !waits {
-            // From here on, the log in the folder is what ends the commit, should this process not do it.
-            folder.fate = Fate::Kept;
-        }
-        let run = RunChanges { folder, upper, store, roots };
-        let kept = if waits {
-            Kept::Waiting(WaitingChanges::new(effects, run, clock.now()).map_err(|error| no_space(&error))?)
-        } else {
-            Kept::InForce(AppliedChanges::commit(effects, run, owner, &list, clock.now())?)
-        };
-        Ok(Settled { changes: Some(changes), kept: Some(kept) })
     }
 }
 
-impl Kept {
-    /// Lets others find the changes, whose run has this receipt. It is about to be written.
-    pub(in crate::run) fn remember(&mut self, receipt: &Receipt) {
-        match self {
-            Self::InForce(AppliedChanges { effects, run, stored, owner: _ }) => {
-                if let Some(stored) = stored {
-                    effects.remember(receipt, run.folder.name.clone(), *stored, 0);
-                }
-            }
-            Self::Waiting(WaitingChanges { effects, run, stored }) => {
-                run.set_fate(Fate::Kept);
-                effects.remember(receipt, run.folder.name.clone(), *stored, 0);
-            }
-        }
+/// Listed changes that take effect now, or wait.
+struct Settling {
+    effects: Arc<EffectsFolder>,
+    listed: Listed,
+    run: RunIdentity,
+    mode: FileEffects,
+    withdrawal: Withdrawal,
+    changes: FileChanges,
+}
+
+impl Settling {
+    /// Lets the changes wait for a decision.
+    fn wait(self, clock: &dyn Clock) -> Result<Settled, SettleError> {
+        let Self { effects, listed, run, mode, withdrawal, mut changes } = self;
+        let Listed { folder, upper, roots, list } = listed;
+        changes.counts = Some(shown::count(&list));
+        changes.shown = shown::list(&list, &roots, &upper, clock)?;
+        write_list(&folder, &list).map_err(|error| no_space(&error))?;
+        let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
+        let run_changes = RunChanges { folder, upper, store, roots };
+        let now = clock.now();
+        let stored = run_changes.mark(KeptState::Waiting, now, now + effects.settings.decide_within);
+        let stored = stored.map_err(|error| no_space(&error))?;
+        // What the receipt says to be there is there after a power failure, too.
+        syncfs(run_changes.upper.dir()).map_err(|error| no_space(&error.into()))?;
+        let kept = Kept::new(effects, run_changes, &run, mode, &changes, Some(stored));
+        // Whoever stops the run from here on finds the set.
+        withdrawal.close().map_err(SettleError::Withdrawn)?;
+        Ok(Settled { changes: Some(changes), kept: Some(kept) })
     }
 
-    /// Lets the changes stay as they are: the receipt that says so is on the disk.
-    pub(in crate::run) fn finish(self) {
-        match self {
-            Self::InForce(AppliedChanges { mut run, stored: None, .. }) => run.set_fate(Fate::Removed),
-            Self::InForce(_) | Self::Waiting(_) => {}
+    /// Lets the changes take effect.
+    fn commit(self, clock: &dyn Clock) -> Result<Settled, SettleError> {
+        let Self { effects, listed, run, mode, withdrawal, changes } = self;
+        let Listed { mut folder, upper, roots, list } = listed;
+        let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
+        // A stop from here on comes too late.
+        withdrawal.close().map_err(SettleError::Withdrawn)?;
+        // From here on, the log in the folder is what ends the commit, should this process not do it.
+        folder.fate = Fate::Kept;
+        let mut run_changes = RunChanges { folder, upper, store, roots };
+        if let Err(error) = run_changes.apply(&list) {
+            match &error {
+                ApplyError::Unchanged(_) => run_changes.set_fate(Fate::Removed),
+                ApplyError::Unsettled(_) => {}
+            }
+            return Err(SettleError::NotCommitted(error.into_reason()));
         }
+        let keep = effects.settings.keep;
+        let now = clock.now();
+        // Without the file, they cannot be undone, and nothing else is wrong.
+        let stored = (!keep.is_zero()).then(|| run_changes.mark(KeptState::InForce, now, now + keep).ok());
+        let kept = Kept::new(effects, run_changes, &run, mode, &changes, stored.flatten());
+        Ok(Settled { changes: Some(changes), kept: Some(kept) })
     }
 }
 
@@ -289,69 +329,81 @@ fn no_space(error: &io::Error) -> String {
     format!("they could not be prepared ({error}): see that `effects.folder` has space")
 }
 
-/// The changes of a run that are in force, and are kept until its receipt is on the disk. Dropping it leaves what to do
-/// to the next start.
-pub(in crate::run) struct AppliedChanges {
+/// The changes of a successful run, until its receipt is on the disk. Others find them already. Dropping those that wait
+/// discards them; what becomes of those in force is left to the next start.
+pub(in crate::run) struct Kept {
     effects: Arc<EffectsFolder>,
-    run: RunChanges,
+    /// `None` once it is finished or taken back.
+    run: Option<RunChanges>,
+    intent: IntentId,
+    owner: Box<str>,
+    mode: FileEffects,
     /// `None` if they cannot be undone after the receipt.
     stored: Option<StoredSet>,
-    owner: Box<str>,
 }
 
-impl AppliedChanges {
-    fn commit(
+impl Kept {
+    fn new(
         effects: Arc<EffectsFolder>,
-        mut run: RunChanges,
-        owner: Box<str>,
-        list: &Effects,
-        now: OffsetDateTime,
-    ) -> Result<Self, String> {
-        if let Err(error) = run.apply(list) {
-            match &error {
-                ApplyError::Unchanged(_) => run.set_fate(Fate::Removed),
-                ApplyError::Unsettled(_) => {}
-            }
-            return Err(error.into_reason());
+        run: RunChanges,
+        identity: &RunIdentity,
+        mode: FileEffects,
+        changes: &FileChanges,
+        stored: Option<StoredSet>,
+    ) -> Self {
+        if let Some(stored) = stored {
+            effects.remember(identity, mode, changes, run.folder.name.clone(), stored, 0);
         }
-        let keep = effects.settings.keep;
-        // Without the file, they cannot be undone, and nothing else is wrong.
-        let stored = (!keep.is_zero()).then(|| run.mark(KeptState::InForce, now, now + keep).ok()).flatten();
-        Ok(Self { effects, run, stored, owner })
+        let owner = identity.agent.as_str().into();
+        Self { effects, run: Some(run), intent: identity.intent, owner, mode, stored }
+    }
+
+    /// The status of the run whose changes are kept so.
+    pub(in crate::run) fn status(&self) -> Status {
+        match self.mode {
+            FileEffects::Staged => Status::Staged,
+            FileEffects::Direct | FileEffects::Atomic => Status::Success,
+        }
     }
 
     /// Takes the changes back, because the run is reported with another end.
-    pub(in crate::run) async fn take_back(self) {
-        let effects = Arc::clone(&self.effects);
-        let owner = self.owner.clone();
-        effects.in_turn(&owner, move || self.take_back_now()).await;
-    }
-
-    fn take_back_now(self) {
-        let mut run = self.run;
-        match run.undo() {
-            Ok(()) => run.set_fate(Fate::Removed),
-            Err(reason) => {
-                let folder = run.folder.path();
-                tracing::error!(folder = %folder.display(), reason, "the file changes of a run that is reported as aborted are in force: the next start tries again to take them back");
-            }
+    pub(in crate::run) async fn take_back(mut self) {
+        let Some(mut run) = self.run.take() else { return };
+        self.effects.forget(self.intent);
+        match self.mode {
+            FileEffects::Staged => return,
+            FileEffects::Direct | FileEffects::Atomic => {}
         }
+        let effects = Arc::clone(&self.effects);
+        effects
+            .in_turn(&self.owner, move || match run.undo() {
+                Ok(()) => run.set_fate(Fate::Removed),
+                Err(error) => {
+                    let folder = run.folder.path();
+                    let reason = error.into_reason();
+                    tracing::error!(folder = %folder.display(), reason, "the file changes of a run that is reported as aborted are in force: the next start tries again to take them back");
+                }
+            })
+            .await;
+    }
+
+    /// Lets the changes stay as they are: the receipt that says so is on the disk.
+    pub(in crate::run) fn finish(mut self, receipt: &Arc<Receipt>) {
+        let Some(mut run) = self.run.take() else { return };
+        if self.stored.is_none() {
+            return run.set_fate(Fate::Removed);
+        }
+        run.set_fate(Fate::Kept);
+        let stored_receipt = Arc::clone(receipt);
+        // Nobody waits for it: the journal has it, too.
+        drop(tokio::task::spawn_blocking(move || run.write_receipt(&stored_receipt)));
     }
 }
 
-/// The changes of a staged run that wait for a decision once its receipt is on the disk. Dropping it before they are
-/// remembered discards them.
-pub(in crate::run) struct WaitingChanges {
-    effects: Arc<EffectsFolder>,
-    run: RunChanges,
-    stored: StoredSet,
-}
-
-impl WaitingChanges {
-    fn new(effects: Arc<EffectsFolder>, run: RunChanges, now: OffsetDateTime) -> io::Result<Self> {
-        let stored = run.mark(KeptState::Waiting, now, now + effects.settings.decide_within)?;
-        // What the receipt says to be there is there after a power failure, too.
-        syncfs(run.upper.dir())?;
-        Ok(Self { effects, run, stored })
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.run.is_some() {
+            self.effects.forget(self.intent);
+        }
     }
 }

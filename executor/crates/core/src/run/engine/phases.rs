@@ -9,7 +9,7 @@
 
 use super::nested::NestedCalls;
 use crate::run::claims::ClaimedRun;
-use crate::run::effects::{Kept, Settled, Sharing, StagedChanges};
+use crate::run::effects::{Kept, SettleError, Settled, Sharing, StagedChanges};
 use crate::run::faults::{busy_fault, receipt_pending_fault};
 use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
@@ -375,12 +375,17 @@ async fn settle(
     match run_changes.settle(clock).await {
         Ok(Settled { changes, kept }) => {
             outcome.usage.changes = changes;
-            if let (Some(Kept::Waiting(_)), End::Returned(result)) = (&kept, &outcome.end) {
+            let status = kept.as_ref().map(Kept::status);
+            if let (Some(Status::Staged), End::Returned(result)) = (status, &outcome.end) {
                 outcome.end = End::Staged(result.clone());
             }
             kept
         }
-        Err(reason) => {
+        Err(SettleError::Withdrawn(reason)) => {
+            outcome.end = End::Aborted(reason);
+            None
+        }
+        Err(SettleError::NotCommitted(reason)) => {
             outcome.end = End::NotCommitted(reason);
             None
         }
@@ -420,25 +425,19 @@ impl Ended {
         engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
         let status = receipt.outcome.end.status();
-        let mut left = match kept {
-            Some(Kept::InForce(changes)) if status != Status::Success => {
-                // Another node has ended the intent meanwhile, and its receipt counts.
+        let kept = match kept {
+            // Another node has ended the intent meanwhile, and its receipt counts.
+            Some(changes) if changes.status() != status => {
                 changes.take_back().await;
                 None
             }
-            // As above. Changes that wait are discarded when they are dropped.
-            Some(Kept::Waiting(_)) if status != Status::Staged => None,
             kept => kept,
         };
-        // Before others can have the receipt: they may ask for the changes at once.
-        if let Some(changes) = &mut left {
-            changes.remember(&receipt);
-        }
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let now = engine.clock.now();
         engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
-        if let Some(changes) = left {
-            changes.finish();
+        if let Some(changes) = kept {
+            changes.finish(&receipt);
         }
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;

@@ -161,6 +161,10 @@ impl Operator {
             }
             // The journal has the caller that ended it first.
             Some(Ended::Run(AbortEffect::Repeated)) => Ok(()),
+            // Its guest has ended, and its changes have not taken effect.
+            None if self.changes.withdraw(intent, filter, AbortReason::Cancelled) => {
+                self.decisions.record_stop(&[intent], by, "a2g/cancel").await
+            }
             Some(Ended::Run(AbortEffect::Elsewhere)) | None => {
                 let ended =
                     self.call_store.end_unclaimed_call(intent, filter, AbortReason::Cancelled).await?;
@@ -264,9 +268,13 @@ impl Operator {
         let recorded = record_all.await.map_err(|error| unsaved_decision_fault(&error));
         // Also those of runs that have ended before: nothing of the agent takes effect from now on.
         let Some(intent) = intent else {
-            let discarded = self.changes.discard_all(&filter, by).await?;
+            let discarded = self.changes.discard_all(&filter, by, AbortReason::Revoked).await?;
             return recorded.map(|()| count + discarded);
         };
+        if self.changes.withdraw(intent, &filter, AbortReason::Revoked) && count == 0 {
+            self.call_store.await_end(intent).await?;
+            return recorded.map(|()| 1);
+        }
         if self.changes.has_waiting(intent, &filter) {
             self.changes.discard(intent, &filter, by).await?;
             return recorded.map(|()| 1);

@@ -70,6 +70,8 @@ impl Operator {
             self.compile_waits.end(|_, agent, tool| target.includes(agent, tool), AbortReason::Stopped);
             (set, self.waits.record_ended(ended, AbortReason::Stopped, stopped_by(by, &message)))
         });
+        // Also those whose guests have ended, and whose changes have not taken effect.
+        let settling = self.changes.withdraw_stopped(&stop);
         // A process that waits for another run has the folders of its grant open. Last, so that a run that is not aborted
         // leaves none either.
         self.catalogue.current().isolate.end_idle();
@@ -83,7 +85,7 @@ impl Operator {
         // Joined, so that every record is sent before any of them is waited for, and a slow one delays no other.
         let (set, withdrawn, stopped) = tokio::join!(set, recording, stopped);
         let recorded = set.and(withdrawn.map(drop)).and(stopped);
-        recorded.map(|()| count).map_err(|error| unsaved_decision_fault(&error))
+        recorded.map(|()| count + settling).map_err(|error| unsaved_decision_fault(&error))
     }
 
     /// Lifts a stop on behalf of an operator. Returns `false` if the target is not stopped, or was stopped again in the
