@@ -140,6 +140,13 @@ fn the_commands_of_how_do_i_run_as_pasted() {
             // The reason of a denial.
             "`/etc/motd` lies outside `/workspace/**`;",
             "verdict_denied",
+            // The file changes of a call.
+            "\"status\": \"STAGED\"",
+            "Changed (1)",
+            "+port = 443",
+            "port = 80\n",
+            "\nport = 443\n",
+            "\nport = 80\n",
             // An upgrade.
             "the configuration is valid",
             "checkpoint",
