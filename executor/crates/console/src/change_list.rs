@@ -7,10 +7,13 @@
 //! A path is whole and has a frame, so that no name can imitate what the page says of it.
 
 use super::page::{byte_size, counted, whole};
-use a2g_types::outcome::{ChangeWord, ChangedRange, Contact, EntryWord, FileChanges, Receipt, ShownChange};
+use a2g_types::outcome::{
+    ChangeGroup, ChangedRange, Contact, EntryWord, FileChanges, ReadablePart, Receipt, ShownChange,
+};
 use a2g_types::visible_text::escape_invisible_lines;
 use maud::{Markup, html};
 use std::ops::Range;
+use strum::VariantArray as _;
 
 /// Maximum number of differences that are open.
 const MAX_OPEN: usize = 3;
@@ -22,102 +25,46 @@ const MAX_ELEMENTS: usize = 2_048;
 /// Maximum number of changed ranges that are shown of a file that is no text.
 const MAX_RANGES: usize = 8;
 
-/// The meaning of a change to a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Group {
-    Deleted,
-    /// A file that keeps its name, and nothing of its content.
-    Emptied,
-    Renamed,
-    Changed,
-    Attributes,
-    Created,
-}
-
 /// The groups before the data that has left the machine.
-const REMOVALS: [Group; 3] = [Group::Deleted, Group::Emptied, Group::Renamed];
+const REMOVALS: [ChangeGroup; 3] = [ChangeGroup::Deleted, ChangeGroup::Emptied, ChangeGroup::Renamed];
 /// The groups after it.
-const OTHERS: [Group; 3] = [Group::Changed, Group::Attributes, Group::Created];
+const OTHERS: [ChangeGroup; 3] = [ChangeGroup::Changed, ChangeGroup::Attributes, ChangeGroup::Created];
 
-impl Group {
-    fn of(change: &ShownChange) -> Self {
-        match change.kind {
-            ChangeWord::Deleted => Self::Deleted,
-            ChangeWord::Renamed => Self::Renamed,
-            ChangeWord::Created => Self::Created,
-            ChangeWord::Changed if change.bytes_after == Some(0) && change.bytes_before != Some(0) => {
-                Self::Emptied
-            }
-            ChangeWord::Changed => Self::Changed,
-            ChangeWord::Attributes => Self::Attributes,
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Deleted => "Deleted",
-            Self::Emptied => "Emptied",
-            Self::Renamed => "Renamed",
-            Self::Changed => "Changed",
-            Self::Attributes => "Other permissions or times",
-            Self::Created => "Created",
-        }
-    }
-
-    /// The verb in the summary, which begins with the deletions.
-    fn verb(self) -> &'static str {
-        match self {
-            Self::Deleted => "Deletes",
-            Self::Emptied => "empties",
-            Self::Renamed => "renames",
-            Self::Changed => "changes",
-            Self::Attributes => "sets permissions or times of",
-            Self::Created => "creates",
-        }
-    }
-
-    /// `true` if a commit loses content.
-    fn is_loss(self) -> bool {
-        match self {
-            Self::Deleted | Self::Emptied => true,
-            Self::Renamed | Self::Changed | Self::Attributes | Self::Created => false,
-        }
-    }
-
-    /// `true` if a difference may be open.
-    fn may_be_open(self) -> bool {
-        match self {
-            Self::Changed | Self::Created => true,
-            Self::Deleted | Self::Emptied | Self::Renamed | Self::Attributes => false,
-        }
-    }
-
-    fn select(self, changes: &FileChanges) -> Vec<&ShownChange> {
-        changes.shown.iter().filter(|change| Self::of(change) == self).collect()
+/// `true` if a commit loses content.
+fn is_loss(group: ChangeGroup) -> bool {
+    match group {
+        ChangeGroup::Deleted | ChangeGroup::Emptied => true,
+        ChangeGroup::Renamed | ChangeGroup::Changed | ChangeGroup::Attributes | ChangeGroup::Created => false,
     }
 }
 
-/// The number of deletions of a list, which is never without any of them.
-pub(super) fn count_deletions(changes: &FileChanges) -> usize {
-    Group::Deleted.select(changes).len()
+/// `true` if a difference of the group may be open.
+fn may_be_open(group: ChangeGroup) -> bool {
+    match group {
+        ChangeGroup::Changed | ChangeGroup::Created => true,
+        ChangeGroup::Deleted | ChangeGroup::Emptied | ChangeGroup::Renamed | ChangeGroup::Attributes => false,
+    }
 }
 
 /// The numbers of all changes in one line, the deletions first, even if there are none.
 pub(super) fn summary(changes: &FileChanges) -> Markup {
-    let left_out = changes.left_out();
-    let counts = REMOVALS.iter().chain(&OTHERS).map(|group| (*group, group.select(changes).len()));
+    let unknown = changes.count_unknown();
+    let deletions = changes.count_all(ChangeGroup::Deleted);
+    let others = ChangeGroup::VARIANTS.iter().filter(|group| **group != ChangeGroup::Deleted);
+    let counts = others.map(|group| (*group, changes.count_all(*group)));
     html! {
         p.summary {
-            @if changes.shown.is_empty() {
+            @if unknown == changes.count {
                 (counted(changes.count, "change")) ", not listed: only a run under `staged` has a list."
             } @else {
-                @for (group, count) in counts.filter(|(group, count)| *count > 0 || *group == Group::Deleted) {
-                    @if group != Group::Deleted { ", " }
-                    @if count == 0 { (group.verb()) " nothing" }
-                    @else if group.is_loss() { strong.bad { (group.verb()) " " (count) } }
+                @if deletions == 0 { "Deletes nothing" }
+                @else { strong.bad { "Deletes " (deletions) } }
+                @for (group, count) in counts.filter(|(_, count)| *count > 0) {
+                    ", "
+                    @if is_loss(group) { strong.bad { (group.verb()) " " (count) } }
                     @else { (group.verb()) " " (count) }
                 }
-                @if left_out > 0 { ", and makes " (left_out) " more changes that are not listed" }
+                @if unknown > 0 { ", and makes " (unknown) " more changes that are not listed" }
             }
         }
     }
@@ -126,24 +73,35 @@ pub(super) fn summary(changes: &FileChanges) -> Markup {
 /// The part of the changes that the page does not show, as a sentence; `None` if it shows all.
 pub(super) fn describe_unseen(changes: &FileChanges) -> Option<String> {
     let left_out = changes.left_out();
-    let cut = changes.shown.iter().filter(|change| change.is_diff_cut).count();
-    let entries = (left_out > 0)
-        .then(|| format!("{}, none of them a deletion or a rename", counted(left_out, "more change")));
-    let contents = (cut > 0).then(|| match cut {
+    let unread = changes.shown.iter().filter(|change| change.readable_part() != ReadablePart::Whole).count();
+    let entries = (left_out > 0).then(|| {
+        let more = counted(left_out, "more change");
+        format!("{more}, none of them a deletion or a rename{}", describe_left_out(changes))
+    });
+    let contents = (unread > 0).then(|| match unread {
         1 => "all or a part of the content of 1 file".to_owned(),
-        _ => format!("all or a part of the contents of {cut} files"),
+        _ => format!("all or a part of the contents of {unread} files"),
     });
     let unseen = entries.into_iter().chain(contents).collect::<Vec<_>>();
     (!unseen.is_empty()).then(|| format!("Not shown here: {}.", unseen.join("; ")))
+}
+
+/// The numbers of the changes that are not listed, such as ` (changes 17, creates 8983)`; empty if nothing tells them.
+fn describe_left_out(changes: &FileChanges) -> String {
+    let left_out = |group| changes.count_all(group).saturating_sub(changes.count_shown(group));
+    let counts = ChangeGroup::VARIANTS.iter().map(|group| (group.verb(), left_out(*group)));
+    let known = counts.filter(|(_, count)| *count > 0).map(|(verb, count)| format!("{verb} {count}"));
+    let parts = known.collect::<Vec<_>>();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
 /// All lists, and between them what has left the machine.
 pub(super) fn lists(receipt: &Receipt, changes: &FileChanges) -> Markup {
     let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
     html! {
-        @for group in REMOVALS { (renderer.section(group, &group.select(changes))) }
+        @for group in REMOVALS { (renderer.section(group, changes)) }
         (departures(receipt))
-        @for group in OTHERS { (renderer.section(group, &group.select(changes))) }
+        @for group in OTHERS { (renderer.section(group, changes)) }
     }
 }
 
@@ -180,36 +138,37 @@ struct Renderer {
 }
 
 impl Renderer {
-    fn section(&mut self, group: Group, changes: &[&ShownChange]) -> Markup {
+    fn section(&mut self, group: ChangeGroup, changes: &FileChanges) -> Markup {
+        let listed = changes.shown.iter().filter(|change| change.group() == group).collect::<Vec<_>>();
         html! {
-            @if !changes.is_empty() {
-                h2 { (group.title()) " (" (changes.len()) ")" }
-                ul.changes { @for change in changes { li { (self.entry(group, change)) } } }
+            @if changes.count_all(group) > 0 {
+                h2 { (group.title()) " (" (changes.describe_count(group)) ")" }
+                @if !listed.is_empty() {
+                    ul.changes { @for change in listed { li { (self.entry(group, change)) } } }
+                }
             }
         }
     }
 
-    fn entry(&mut self, group: Group, change: &ShownChange) -> Markup {
-        let ShownChange { diff, ranges, is_diff_cut, .. } = change;
+    fn entry(&mut self, group: ChangeGroup, change: &ShownChange) -> Markup {
         html! {
-            @if let Some(diff) = diff {
+            @if let Some(diff) = &change.diff {
                 details open[self.is_open(group, diff)] {
                     summary { (head(change)) }
                     (self.difference(diff))
-                    @if *is_diff_cut { p.hint { "A part of this difference is not shown." } }
+                    (unread_part(change))
                 }
             } @else {
                 (head(change))
-                @if !ranges.is_empty() { span.kind { ", no text: " (describe_ranges(ranges)) } }
-                @if *is_diff_cut { span.kind { ", its content is not shown" } }
+                (unread_part(change))
             }
         }
     }
 
     /// Takes the place of an open difference; `false` if it is folded.
-    fn is_open(&mut self, group: Group, diff: &str) -> bool {
+    fn is_open(&mut self, group: ChangeGroup, diff: &str) -> bool {
         let is_open =
-            self.may_open > 0 && group.may_be_open() && diff.split('\n').nth(MAX_OPEN_LINES + 1).is_none();
+            self.may_open > 0 && may_be_open(group) && diff.split('\n').nth(MAX_OPEN_LINES + 1).is_none();
         self.may_open = self.may_open.saturating_sub(usize::from(is_open));
         is_open
     }
@@ -244,6 +203,18 @@ fn head(change: &ShownChange) -> Markup {
         @if let Some(target) = target { " points to " code { (whole(target)) } }
         @if !facts.is_empty() { " " span.kind { (facts) } }
         (mode_part(*entry, *mode_before, *mode_after))
+    }
+}
+
+/// The remark on a content that is not shown, or not to its end.
+fn unread_part(change: &ShownChange) -> Markup {
+    match change.readable_part() {
+        ReadablePart::Whole => html! {},
+        ReadablePart::Beginning => html! { p.hint { "A part of this difference is not shown." } },
+        ReadablePart::Places => html! {
+            span.kind { ", content not shown: not text (" (describe_ranges(&change.ranges)) ")" }
+        },
+        ReadablePart::Nothing => html! { span.kind { ", content not shown" } },
     }
 }
 
@@ -338,6 +309,7 @@ fn split_parts(diff: &str) -> Vec<(LineKind, Range<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::outcome::{ChangeCounts, ChangeWord};
     use a2g_types::tool::Digest;
 
     fn change(kind: ChangeWord, path: &str) -> ShownChange {
@@ -405,7 +377,6 @@ mod tests {
             text(&summary(&changes)),
             "Deletes 5, changes 995, and makes 9000 more changes that are not listed"
         );
-        assert_eq!(count_deletions(&changes), 5);
         for change in changes.shown.iter_mut().skip(998) {
             change.is_diff_cut = true;
         }
@@ -414,6 +385,40 @@ mod tests {
             unseen,
             "Not shown here: 9000 more changes, none of them a deletion or a rename; all or a part of the contents of 2 files."
         );
+    }
+
+    #[test]
+    fn new_files_hide_no_change_of_another_kind() {
+        let shown = vec![change(ChangeWord::Changed, "/workspace/a"); 3];
+        let counts = ChangeCounts { changed: 20, created: 9_980, ..ChangeCounts::default() };
+        let changes = FileChanges { counts: Some(counts), ..of(10_000, shown) };
+        assert_eq!(text(&summary(&changes)), "Deletes nothing, changes 20, creates 9980");
+        assert_eq!(
+            describe_unseen(&changes).unwrap(),
+            "Not shown here: 9997 more changes, none of them a deletion or a rename (changes 17, creates 9980)."
+        );
+        let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
+        let heading = |renderer: &mut Renderer, group| text(&renderer.section(group, &changes));
+        assert!(heading(&mut renderer, ChangeGroup::Changed).starts_with("Changed (20, 3 listed)"));
+        assert_eq!(heading(&mut renderer, ChangeGroup::Created), "Created (9980, none listed)");
+        assert_eq!(heading(&mut renderer, ChangeGroup::Deleted), "");
+    }
+
+    #[test]
+    fn a_content_that_is_not_text_is_named_and_counted() {
+        let range = ChangedRange { start: 0, old_bytes: 9, new_bytes: 12 };
+        let bytes = ShownChange { ranges: vec![range], ..change(ChangeWord::Changed, "/workspace/a") };
+        let cut = ShownChange { is_diff_cut: true, ..change(ChangeWord::Created, "/workspace/b") };
+        let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
+        for (change, remark) in [
+            (&bytes, ", content not shown: not text (at byte 0 9 → 12)"),
+            (&cut, ", content not shown"),
+        ] {
+            let shown = text(&renderer.entry(change.group(), change));
+            assert!(shown.ends_with(remark), "{shown}");
+        }
+        let unseen = describe_unseen(&of(2, vec![bytes, cut])).unwrap();
+        assert_eq!(unseen, "Not shown here: all or a part of the contents of 2 files.");
     }
 
     #[test]
@@ -426,8 +431,8 @@ mod tests {
         let mut is_open = |group, diff: &str| {
             renderer.entry(group, &with_diff(diff.to_owned())).0.contains("<details open")
         };
-        assert!(!is_open(Group::Emptied, &short) && !is_open(Group::Changed, &long));
-        assert_eq!([(); 4].map(|()| is_open(Group::Changed, &short)), [true, true, true, false]);
+        assert!(!is_open(ChangeGroup::Emptied, &short) && !is_open(ChangeGroup::Changed, &long));
+        assert_eq!([(); 4].map(|()| is_open(ChangeGroup::Changed, &short)), [true, true, true, false]);
     }
 
     #[test]

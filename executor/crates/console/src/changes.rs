@@ -7,7 +7,7 @@
 //! ```
 //! A commit names the digest that the page showed. The executor compares it with the changes that wait.
 
-use super::change_list::{count_deletions, describe_unseen, lists, summary};
+use super::change_list::{describe_unseen, lists, summary};
 use super::decision::{SHOWN_AT, has_been_shown, shown_at_field};
 use super::elsewhere::{self, FleetAnswers, IntentPage};
 use super::form::FormFields;
@@ -23,7 +23,7 @@ use a2g_types::failure_message::describe;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::NodeName;
-use a2g_types::outcome::{ChangeState, Receipt};
+use a2g_types::outcome::{ChangeGroup, ChangeState, Receipt};
 use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -366,7 +366,7 @@ fn decision_row(decision: &Receipt) -> Markup {
 fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Markup {
     let ChangeSetSummary { intent, agent, state, count, digest, until, .. } = &set.summary;
     let changes = set.receipt.outcome.usage.changes.as_ref();
-    let deletions = changes.map_or(0, count_deletions);
+    let deletions = changes.map_or(0, |changes| changes.count_all(ChangeGroup::Deleted));
     let unseen = changes.and_then(describe_unseen);
     let commit = html! {
         button.primary type="submit" name="action" value="commit" {

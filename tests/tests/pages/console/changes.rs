@@ -171,8 +171,11 @@ fn five_deletions_among_ten_thousand_changes_are_on_the_first_screen() {
     assert!(
         REMOVED.map(|name| place(&format!("/workspace/{name}"))).iter().all(|at| *at < place("Created ("))
     );
-    assert!(page.contains(">Deletes 5<") && page.contains("more changes that are not listed"));
-    assert!(page.contains("none of them a deletion or a rename. A commit includes it."));
+    assert!(page.contains(">Deletes 5<") && page.contains(", creates 9995"));
+    assert!(
+        page.contains("Created (9995, ") && page.contains("none of them a deletion or a rename (creates ")
+    );
+    assert!(page.contains("A commit includes it."));
     let Some(mut browser) = sign_in(&executor) else { return };
     for width in [1600, TELEPHONE] {
         browser.goto(&path_of(&id));
