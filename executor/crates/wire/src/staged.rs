@@ -4,7 +4,7 @@
 //! ([`StagedState`]), which the door asks the core for.
 
 use crate::measurements;
-use a2g_types::outcome::{ChangeState, ChangeWord, FileChanges, Receipt, ShownChange, Status};
+use a2g_types::outcome::{ChangeGroup, ChangeState, FileChanges, ReadablePart, Receipt, ShownChange, Status};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -94,7 +94,8 @@ fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
     members
 }
 
-/// One sentence: whether the changes are in force, and who decided.
+/// One sentence: whether the changes are in force, and who decided. While they wait, a second one names what a person
+/// cannot read of them.
 #[must_use]
 pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     let subject = format!("The file changes of this call ({})", changes.count);
@@ -108,9 +109,10 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     match state {
         ChangeState::Waiting => {
             let end = format_time(*until).map_or_else(String::new, |until| format!(" at {until}"));
+            let unseen = describe_unseen(changes).map_or_else(String::new, |unseen| format!(" {unseen}"));
             format!(
                 "{subject} are not in force: they wait until a person commits or discards them, and no file has changed yet. \
-                 Without a decision, they are discarded{end}."
+                 Without a decision, they are discarded{end}.{unseen}"
             )
         }
         ChangeState::InForce | ChangeState::Kept => {
@@ -125,26 +127,48 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     }
 }
 
-/// The numbers of the changes by kind, and then a line for each, as many as fit: deletions and renames are first.
+/// The contents that a person cannot read in the list of changes, as a sentence; `None` if there are none.
+#[must_use]
+pub fn describe_unseen(changes: &FileChanges) -> Option<String> {
+    let describe = |(part, what): (ReadablePart, &str)| match changes
+        .shown
+        .iter()
+        .filter(|change| change.readable_part() == part)
+        .count()
+    {
+        0 => None,
+        1 => Some(format!("{what} 1 file")),
+        count => Some(format!("{what} {count} files")),
+    };
+    let parts = [
+        (ReadablePart::Nothing, "the content of"),
+        (ReadablePart::Places, "the content, which is not text, of"),
+        (ReadablePart::Beginning, "a part of the difference of"),
+    ];
+    let unseen = parts.into_iter().filter_map(describe).collect::<Vec<_>>();
+    (!unseen.is_empty()).then(|| format!("Not shown: {}.", unseen.join("; ")))
+}
+
+/// The numbers of the changes by kind, and then a line for each, as many as fit: what a commit loses is first.
 fn list(changes: &FileChanges) -> String {
     list_with(changes, |_| false)
 }
 
-/// As [`list`], for a person who decides: with every deletion and rename, however many there are.
+/// As [`list`], for a person who decides: with every deletion, emptied file and rename, however many there are.
 pub(crate) fn list_for_decision(changes: &FileChanges) -> String {
-    list_with(changes, |kind| match kind {
-        ChangeWord::Deleted | ChangeWord::Renamed => true,
-        ChangeWord::Created | ChangeWord::Changed | ChangeWord::Attributes => false,
+    list_with(changes, |group| match group {
+        ChangeGroup::Deleted | ChangeGroup::Emptied | ChangeGroup::Renamed => true,
+        ChangeGroup::Changed | ChangeGroup::Attributes | ChangeGroup::Created => false,
     })
 }
 
-fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeWord) -> bool) -> String {
+fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeGroup) -> bool) -> String {
     let mut text = format!("It {}:", changes.summarize());
     let mut listed = 0_u64;
     for change in &changes.shown {
         let line = line(change);
         // No line of a difference begins with `*`, so the content of a file cannot imitate this list.
-        if !is_required(change.kind) && text.len() + line.len() > MAX_LIST_BYTES {
+        if !is_required(change.group()) && text.len() + line.len() > MAX_LIST_BYTES {
             break;
         }
         text.push_str(&format!("\n* {line}"));
@@ -193,9 +217,10 @@ fn line(change: &ShownChange) -> String {
         ranges: _,
         is_diff_cut: _,
     } = change;
-    let word = match kind {
-        ChangeWord::Attributes => "changed attributes of",
-        ChangeWord::Deleted | ChangeWord::Renamed | ChangeWord::Created | ChangeWord::Changed => {
+    let word = match change.group() {
+        ChangeGroup::Attributes => "changed attributes of",
+        ChangeGroup::Emptied => "emptied",
+        ChangeGroup::Deleted | ChangeGroup::Renamed | ChangeGroup::Changed | ChangeGroup::Created => {
             kind.as_str()
         }
     };
@@ -207,7 +232,14 @@ fn line(change: &ShownChange) -> String {
         (None, None) => None,
     };
     let mode = mode_before.zip(*mode_after).map(|(old, new)| format!("mode {old:o} to {new:o}"));
-    let details = size.into_iter().chain(mode).collect::<Vec<_>>().join(", ");
+    let remark = match change.readable_part() {
+        ReadablePart::Whole => None,
+        ReadablePart::Beginning => Some("a part of the difference not shown"),
+        ReadablePart::Places => Some("content not shown: not text"),
+        ReadablePart::Nothing => Some("content not shown"),
+    };
+    let facts = size.into_iter().chain(mode).chain(remark.map(str::to_owned));
+    let details = facts.collect::<Vec<_>>().join(", ");
     let note = if details.is_empty() { String::new() } else { format!(" ({details})") };
     format!("{word} {} {before}`{path}`{after}{note}", entry.as_str())
 }
@@ -220,7 +252,7 @@ pub(crate) fn format_time(at: OffsetDateTime) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::{ChangeCounts, EntryWord};
+    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange, EntryWord};
     use a2g_types::tool::Digest;
 
     const UNTIL: OffsetDateTime = time::macros::datetime!(2026-12-01 12:00:00.5 UTC);
@@ -242,6 +274,20 @@ mod tests {
         }
     }
 
+    /// Changes of a text in part, of one as a whole, of a file that is no text, and of one whose content is left out.
+    fn half_readable() -> [ShownChange; 4] {
+        let change = |path, is_diff_cut| ShownChange { is_diff_cut, ..shown(ChangeWord::Changed, path) };
+        let diff = Some("@@ -1 +1 @@\n-a\n+b\n".to_owned());
+        let ranges = vec![ChangedRange { start: 0, old_bytes: 1, new_bytes: 1 }];
+        [
+            ShownChange { diff: diff.clone(), ..change("/w/part", true) },
+            ShownChange { diff, ..change("/w/whole", false) },
+            // The members of an older record.
+            ShownChange { ranges, ..change("/w/bytes", false) },
+            change("/w/none", true),
+        ]
+    }
+
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
         FileChanges { count, digest: Digest([7; 32]), counts: None, shown, decisions: None }
     }
@@ -261,7 +307,18 @@ mod tests {
             mode_after: Some(0o755),
             ..shown(ChangeWord::Changed, "/w/c")
         };
+        let emptied =
+            ShownChange { bytes_before: Some(9), bytes_after: Some(0), ..shown(ChangeWord::Changed, "/w/f") };
+        let [part, whole, bytes, none] = half_readable();
         for (change, expected) in [
+            (emptied, "emptied file `/w/f` (9 to 0 bytes)"),
+            (part, "changed file `/w/part` (a part of the difference not shown)"),
+            (whole, "changed file `/w/whole`"),
+            (bytes, "changed file `/w/bytes` (content not shown: not text)"),
+            (
+                ShownChange { bytes_after: Some(4), ..none },
+                "changed file `/w/none` (4 bytes, content not shown)",
+            ),
             (
                 ShownChange { bytes_before: Some(9), ..shown(ChangeWord::Deleted, "/w/d") },
                 "deleted file `/w/d` (9 bytes)",
@@ -302,6 +359,37 @@ mod tests {
             whole.contains("`/w/998`") && whole.ends_with("and 1 more, which are not listed here"),
             "{whole}"
         );
+    }
+
+    #[test]
+    fn a_person_who_decides_is_told_of_every_emptied_file() {
+        let emptied = |number: u32| ShownChange {
+            bytes_before: Some(9),
+            bytes_after: Some(0),
+            ..shown(ChangeWord::Changed, &format!("/w/{}-{number}", "x".repeat(100)))
+        };
+        let all = changes((0..80).map(emptied).collect(), 80);
+        let whole = list_for_decision(&all);
+        assert_eq!(whole.matches("\n* emptied file `").count(), 80, "{whole}");
+        assert!(list(&all).ends_with("which are not listed here"), "a model needs no more than it can read");
+    }
+
+    #[test]
+    fn contents_that_are_not_shown_are_named_while_somebody_may_decide() {
+        let all = changes(half_readable().to_vec(), 4);
+        let unseen = "Not shown: the content of 1 file; the content, which is not text, of 1 file; a part of the \
+                      difference of 1 file.";
+        assert_eq!(describe_unseen(&all).as_deref(), Some(unseen));
+        let [_, whole, bytes, _] = half_readable();
+        let two = changes(vec![bytes.clone(), bytes], 2);
+        let described = describe_unseen(&two);
+        assert_eq!(described.as_deref(), Some("Not shown: the content, which is not text, of 2 files."));
+        let readable = [whole, shown(ChangeWord::Deleted, "/w/a"), shown(ChangeWord::Attributes, "/w/b")];
+        assert_eq!(describe_unseen(&changes(readable.to_vec(), 3)), None);
+        for (state, is_named) in [(ChangeState::Waiting, true), (ChangeState::Kept, false)] {
+            let said = sentence(&all, Some(&StagedState { state, until: UNTIL, by: None }));
+            assert_eq!(said.contains(unseen), is_named, "{said}");
+        }
     }
 
     #[test]
