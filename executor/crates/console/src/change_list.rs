@@ -410,10 +410,9 @@ mod tests {
         let bytes = ShownChange { ranges: vec![range], ..change(ChangeWord::Changed, "/workspace/a") };
         let cut = ShownChange { is_diff_cut: true, ..change(ChangeWord::Created, "/workspace/b") };
         let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
-        for (change, remark) in [
-            (&bytes, ", content not shown: not text (at byte 0 9 → 12)"),
-            (&cut, ", content not shown"),
-        ] {
+        for (change, remark) in
+            [(&bytes, ", content not shown: not text (at byte 0 9 → 12)"), (&cut, ", content not shown")]
+        {
             let shown = text(&renderer.entry(change.group(), change));
             assert!(shown.ends_with(remark), "{shown}");
         }
