@@ -16,6 +16,11 @@ fn files(report: &Value) -> &[Value] {
     report["usage"]["effects"]["files"].as_array().map_or(&[], Vec::as_slice)
 }
 
+/// The numbers of a run that only deletes and creates.
+fn counts(deleted: u64, created: u64) -> Value {
+    json!({ "deleted": deleted, "renamed": 0, "emptied": 0, "changed": 0, "attributes": 0, "created": created })
+}
+
 fn left_out(report: &Value) -> u64 {
     report["usage"]["effects"]["left_out"].as_u64().unwrap_or_default()
 }
@@ -167,6 +172,7 @@ fn five_deletions_are_seen_before_ten_thousand_new_files() {
     let shown = u64::try_from(words.len()).unwrap();
     assert!(words.len() <= MAX_SHOWN && shown > 100, "{shown}");
     assert_eq!(shown + left_out(report), CREATED + 5);
+    assert_eq!(report["usage"]["effects"]["counts"], counts(5, CREATED));
     // All of them are committed, and undone.
     fixture.succeed("anna", Act::Commit, &run);
     assert_eq!(fixture.files().len(), usize::try_from(CREATED).unwrap() + 1);
