@@ -8,7 +8,7 @@ use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::{
     DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
 };
-use a2g_http::staged::{staged_state, wait_until_decided};
+use a2g_http::staged::wait_until_decided;
 use a2g_journal::JournalTask;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -16,7 +16,9 @@ use a2g_types::ident::IntentId;
 use a2g_types::outcome::{AbortReason, ChangeState, Receipt};
 use a2g_types::verdict::Verdict;
 use a2g_wire::a2a::fault;
-use a2g_wire::a2a::governance::{Feedback, GOVERNOR_SOURCE, PendingPermission, permission_options};
+use a2g_wire::a2a::governance::{
+    Feedback, GOVERNOR_SOURCE, PendingPermission, PermissionAnswer, permission_options,
+};
 use a2g_wire::a2a::message::{TaskState, TaskUpdate};
 use a2g_wire::staged::changes_of;
 use std::sync::Arc;
@@ -61,12 +63,12 @@ fn end_record(
     }
     if let Some(verdict) = verdict {
         let summary = format!("{} by the governor", verdict.decision.as_str());
-        record.add_decision(GOVERNOR_SOURCE, true, now, &summary);
+        record.add_decision(GOVERNOR_SOURCE, PermissionAnswer::Approved, now, &summary);
         record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
     }
     // The prompt was not answered at this door, so only a directive can have approved the intent.
     if record.is_prompting() {
-        record.add_decision(BY_DIRECTIVE, true, now, "approved by a directive");
+        record.add_decision(BY_DIRECTIVE, PermissionAnswer::Approved, now, "approved by a directive");
     }
     record.end_with_receipt(receipt, now)
 }
@@ -246,20 +248,21 @@ impl Follower {
         if !handle.record().asks_about_changes() {
             return;
         }
-        tokio::select! {
-            () = wait_until_decided(&self.executor, receipt) => {}
+        let state = tokio::select! {
+            state = wait_until_decided(&self.executor, receipt) => state,
             by = handle.wait_for_stop() => {
                 // Discards them, unless somebody else was faster.
                 self.cancel_run(handle.id, &by).await;
-                wait_until_decided(&self.executor, receipt).await;
+                wait_until_decided(&self.executor, receipt).await
             }
-        }
+        };
         // An answer at this door that is being recorded ends the task, with the name of the caller.
         let _answer_recorded = handle.directive.lock().await;
-        let state = staged_state(&self.executor, receipt).await;
         let is_discarded = state.as_ref().is_some_and(|state| state.state == ChangeState::Discarded);
         // The cancellation of a task is recorded with its caller.
-        let decided_by = (!(is_discarded && handle.is_stopped())).then_some(BY_DIRECTIVE);
+        let is_recorded = is_discarded && handle.is_stopped();
+        let author = state.as_ref().and_then(|state| state.by.as_deref());
+        let decided_by = author.filter(|_| !is_recorded);
         let now = self.executor.clock().now();
         handle.settle(|record| record.end_with_changes(receipt, state.as_ref(), decided_by, now)).await;
     }
@@ -281,7 +284,7 @@ impl Follower {
         handle
             .settle(|record| {
                 if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
-                    record.add_decision(GOVERNOR_SOURCE, false, now, message);
+                    record.add_decision(GOVERNOR_SOURCE, PermissionAnswer::Denied, now, message);
                 }
                 let (state, message, details) = fault::end_for_fault(fault);
                 record.end(state, message, details, now)

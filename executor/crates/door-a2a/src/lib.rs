@@ -295,9 +295,9 @@ impl A2a {
                 let RequestContext { guard, connection, .. } = request_context;
                 return Ok(self.stream_task(start, id.clone(), guard, &connection));
             }
-            A2aRequest::Permit { task, approved } => {
+            A2aRequest::Permit { task, answer } => {
                 let handle = self.store.find_for(caller, &task, &READ_ALL_ROLES).await?;
-                let record = self.follower.answer_prompt(caller, &handle, approved).await?;
+                let record = self.follower.answer_prompt(caller, &handle, answer).await?;
                 encode::task_response(id, &record.task, None, self.dialect)
             }
             A2aRequest::SetPush { task, config } => self.push.set(caller, id, &task, *config).await?,

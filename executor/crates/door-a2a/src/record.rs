@@ -4,7 +4,7 @@
 //! from            to
 //! submitted       working, input-required, rejected, failed, canceled
 //! input-required  submitted (a message has the call), working (a person has approved), rejected, canceled,
-//!                 completed (the file changes are in force)
+//!                 completed (the file changes are in force), failed (nobody here knows what became of them)
 //! working         completed, failed, canceled, input-required (the file changes wait)
 //! ```
 //! A task whose intent runs through another door ends without `working`.
@@ -12,15 +12,17 @@
 use a2g_journal::JournalTask;
 use a2g_types::failure_message::failure_details;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::{ChangeState, FileChanges, Receipt};
+use a2g_types::outcome::{FileChanges, Receipt};
 use a2g_types::tool::COMMIT_TOOL;
-use a2g_wire::a2a::governance::{Governance, PendingPermission, PermissionDecision, changes_options};
+use a2g_wire::a2a::governance::{
+    Governance, PendingPermission, PermissionAnswer, PermissionDecision, changes_options,
+};
 use a2g_wire::a2a::message::{
     ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
 };
 use a2g_wire::a2a::push::PushConfig;
 use a2g_wire::a2a::{encode, fault};
-use a2g_wire::staged::{StagedState, changes_of};
+use a2g_wire::staged::{StagedState, changes_of, describe_unseen, sentence};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use time::OffsetDateTime;
@@ -109,6 +111,13 @@ impl TaskRecord {
         self.governance.pending_permissions.iter().any(|pending| pending.tool_id == COMMIT_TOOL)
     }
 
+    /// The answer to the pending prompt by which nothing happens; `None` without a prompt.
+    pub(super) fn refusal(&self) -> Option<PermissionAnswer> {
+        let refusal =
+            if self.asks_about_changes() { PermissionAnswer::Discard } else { PermissionAnswer::Denied };
+        self.is_prompting().then_some(refusal)
+    }
+
     /// Enters a state and returns the update. The message of a previous `input-required` moves to the history.
     pub(super) fn set_state(
         &mut self,
@@ -155,9 +164,15 @@ impl TaskRecord {
         self.end(state, reason.to_owned(), Map::from_iter([("ran".to_owned(), false.into())]), now)
     }
 
-    /// Records who permitted or denied the task's call.
-    pub(super) fn add_decision(&mut self, source: &str, approved: bool, now: OffsetDateTime, summary: &str) {
-        let decision = PermissionDecision::new(&self.task.id, source, approved, now, summary);
+    /// Records who decided on the task's call, or on its file changes.
+    pub(super) fn add_decision(
+        &mut self,
+        source: &str,
+        answer: PermissionAnswer,
+        now: OffsetDateTime,
+        summary: &str,
+    ) {
+        let decision = PermissionDecision::new(&self.task.id, source, answer, now, summary);
         self.governance.permission_decisions.push(decision);
     }
 
@@ -198,7 +213,7 @@ impl TaskRecord {
             tool_call_id: self.task.id.clone(),
             tool_id: COMMIT_TOOL.to_owned(),
             options: changes_options(),
-            summary: vec![summary],
+            summary: std::iter::once(summary).chain(describe_unseen(changes)).collect(),
             created_at: now,
         };
         let parts = pending.parts();
@@ -206,8 +221,8 @@ impl TaskRecord {
         self.set_state(TaskState::InputRequired, parts, now)
     }
 
-    /// Ends the task of a staged run whose file changes no longer wait. `decided_by` is the source of the decision to record,
-    /// if it is not recorded otherwise.
+    /// Ends the task of a staged run whose file changes no longer wait. `state` is `None` if this node does not know what has
+    /// become of them. `decided_by` is the source of the decision to record, if it is not recorded otherwise.
     pub(super) fn end_with_changes(
         &mut self,
         receipt: &Receipt,
@@ -215,23 +230,15 @@ impl TaskRecord {
         decided_by: Option<&str>,
         now: OffsetDateTime,
     ) -> Vec<TaskUpdate> {
-        if !self.asks_about_changes() {
+        let task_state = fault::state_for_changes(state.map(|state| state.state));
+        if !self.asks_about_changes() || task_state == TaskState::InputRequired {
             return Vec::new();
         }
-        // Not known: the journal is busy, and no longer has them as waiting.
-        let task_state = match state.map(|state| state.state) {
-            Some(ChangeState::Discarded) => TaskState::Canceled,
-            Some(ChangeState::Waiting | ChangeState::InForce | ChangeState::Kept | ChangeState::Undone)
-            | None => TaskState::Completed,
-        };
-        if let Some(source) = decided_by {
-            let is_committed = task_state == TaskState::Completed;
-            let summary = if is_committed {
-                "the file changes were committed"
-            } else {
-                "the file changes were discarded"
-            };
-            self.add_decision(source, is_committed, now, summary);
+        if let Some(changes) = changes_of(receipt)
+            && let Some(source) = decided_by
+            && let Some(answer) = state.and_then(|state| PermissionAnswer::leading_to(state.state))
+        {
+            self.add_decision(source, answer, now, &sentence(changes, state));
         }
         vec![self.set_state(task_state, encode::changes_parts(receipt, state), now)]
     }

@@ -83,7 +83,7 @@ impl McpDoor {
                 // A client that gives the call up leaves the changes waiting.
                 let received = tokio::select! {
                     received = elicitor.ask(&question.params) => received,
-                    () = wait_until_decided(&self.executor, receipt) => None,
+                    _decided = wait_until_decided(&self.executor, receipt) => None,
                     () = self.executor.wait_until_closed() => None,
                 };
                 match received {

@@ -26,15 +26,22 @@ fn to_state(ChangeSet { summary, receipt: _, decisions }: ChangeSet) -> StagedSt
     StagedState { state: summary.state, until: summary.until, by }
 }
 
-/// Waits while the file changes of a staged run, which this node has, wait for a decision.
-pub async fn wait_until_decided(executor: &Executor, receipt: &Receipt) {
+/// Waits while the file changes of a staged run wait for a decision, or the journal is busy. Returns what has become of
+/// them; `None` if this node does not know.
+pub async fn wait_until_decided(executor: &Executor, receipt: &Receipt) -> Option<StagedState> {
     loop {
+        // Without a look at the journal for changes that this node has.
         match executor.changes.state_of(receipt).await {
-            Ok(Some(ChangeState::Waiting)) | Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
+            Ok(Some(ChangeState::Waiting)) | Err(_) => {}
             Ok(
                 Some(ChangeState::InForce | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone)
                 | None,
-            ) => return,
+            ) => match executor.changes.find(receipt.intent).await {
+                Ok(Some(set)) if set.summary.state == ChangeState::Waiting => {}
+                Ok(found) => return found.map(to_state),
+                Err(_busy) => {}
+            },
         }
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }

@@ -130,12 +130,9 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
 /// The contents that a person cannot read in the list of changes, as a sentence; `None` if there are none.
 #[must_use]
 pub fn describe_unseen(changes: &FileChanges) -> Option<String> {
-    let describe = |(part, what): (ReadablePart, &str)| match changes
-        .shown
-        .iter()
-        .filter(|change| change.readable_part() == part)
-        .count()
-    {
+    let count =
+        |part: ReadablePart| changes.shown.iter().filter(|change| change.readable_part() == part).count();
+    let describe = |(part, what): (ReadablePart, &str)| match count(part) {
         0 => None,
         1 => Some(format!("{what} 1 file")),
         count => Some(format!("{what} {count} files")),

@@ -10,6 +10,7 @@ use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::verdict::Directive;
 use a2g_wire::a2a::fault::Problem;
+use a2g_wire::a2a::governance::PermissionAnswer;
 use a2g_wire::a2a::message::TaskState;
 use a2g_wire::staged::changes_of;
 use std::sync::Arc;
@@ -18,6 +19,9 @@ use std::time::Duration;
 /// The member of a message that answers a permission prompt.
 const ANSWER: &str = "/permissionOptionId";
 const NOT_PENDING: &str = "no permission prompt of this task is pending";
+const ABOUT_CALL: &str = "the prompt is about the call, which has not run: send `approved` or `denied`";
+const ABOUT_CHANGES: &str = "the call has run, and the prompt is about its file changes, which are in the task's artifact \
+                             `changes`: send `commit` or `discard`";
 /// Maximum wait for the end of a canceled run before `tasks/cancel` is answered.
 pub(crate) const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -47,11 +51,13 @@ impl Follower {
             Ok(pending_write) => handle.finish_write(pending_write).await,
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
             Err(_runs) => {
-                let was_prompting = handle.record().is_prompting();
+                let refusal = handle.record().refusal();
                 handle.stop(caller.name());
                 let end = tokio::time::timeout(CANCEL_TIMEOUT, handle.wait_until_ended()).await;
-                if was_prompting && end.is_ok_and(|record| record.state() == TaskState::Canceled) {
-                    self.record_canceled(caller, handle).await;
+                if let Some(refusal) = refusal
+                    && end.is_ok_and(|record| record.state() == TaskState::Canceled)
+                {
+                    self.record_canceled(caller, handle, refusal).await;
                 }
             }
         }
@@ -59,12 +65,12 @@ impl Follower {
         check_canceled(record.state()).map(|()| record)
     }
 
-    /// Records the denial of a permission prompt that was pending when its task was canceled.
-    async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle) {
+    /// Records the answer to a permission prompt that was pending when its task was canceled.
+    async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle, refusal: PermissionAnswer) {
         let now = self.executor.clock().now();
         handle
             .change(|record| {
-                record.add_decision(&source(caller), false, now, "the task was canceled");
+                record.add_decision(&source(caller), refusal, now, "the task was canceled");
                 Vec::new()
             })
             .await;
@@ -75,10 +81,13 @@ impl Follower {
         &self,
         caller: &Caller,
         handle: &TaskHandle,
-        approved: bool,
+        answer: PermissionAnswer,
     ) -> Result<Arc<TaskRecord>, Problem> {
+        // The task may be about to record an answer to the prompt that it still has.
+        let _until_recorded = handle.directive.lock().await;
+        let record = handle.record();
         // Whoever may read the task learns that there is nothing to answer, with or without the right to decide.
-        if !handle.record().is_prompting() {
+        if !record.is_prompting() {
             return Err(Problem::invalid(ANSWER, NOT_PENDING));
         }
         let Some(right) = caller.decision_right() else {
@@ -88,12 +97,35 @@ impl Follower {
             );
             return Err(self.executor.refusals.refuse(None, BlockedBy::CallerUnauthorized, message).into());
         };
-        if handle.record().asks_about_changes() {
-            return self.decide_changes(caller, right, handle, approved).await;
+        match (record.asks_about_changes(), answer) {
+            (false, PermissionAnswer::Approved | PermissionAnswer::Denied) => {
+                self.decide_call(caller, right, handle, answer).await?;
+            }
+            (true, PermissionAnswer::Commit | PermissionAnswer::Discard) => {
+                self.decide_changes(caller, right, handle, answer).await?;
+            }
+            (false, PermissionAnswer::Commit | PermissionAnswer::Discard) => {
+                return Err(Problem::invalid(ANSWER, ABOUT_CALL));
+            }
+            // It may be a repeat of the answer about the call.
+            (true, PermissionAnswer::Approved | PermissionAnswer::Denied) => {
+                return Err(Problem::invalid(ANSWER, ABOUT_CHANGES));
+            }
         }
+        Ok(handle.record())
+    }
+
+    /// Answers the prompt about a call.
+    async fn decide_call(
+        &self,
+        caller: &Caller,
+        right: DecisionRight<'_>,
+        handle: &TaskHandle,
+        answer: PermissionAnswer,
+    ) -> Result<(), Problem> {
+        let approved = answer == PermissionAnswer::Approved;
         let directive =
             Directive { intent: handle.id, approved, manifest: None, reason: None, changes: None };
-        let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
         let outcome = self.executor.operator.apply_directive(&directive, right).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
@@ -103,7 +135,7 @@ impl Follower {
         handle
             .change(|record| {
                 let summary = if approved { "approved by a person" } else { "denied by a person" };
-                record.add_decision(&source(caller), approved, now, summary);
+                record.add_decision(&source(caller), answer, now, summary);
                 if outcome == DirectiveOutcome::NeedsMoreApprovals {
                     // The prompt stays for the next person.
                     return Vec::new();
@@ -118,7 +150,7 @@ impl Follower {
                 record.end_without_run(TaskState::Rejected, summary, now)
             })
             .await;
-        Ok(handle.record())
+        Ok(())
     }
 
     /// Answers the prompt about the file changes of a staged run. If they cannot take effect, the prompt stays.
@@ -127,8 +159,8 @@ impl Follower {
         caller: &Caller,
         right: DecisionRight<'_>,
         handle: &TaskHandle,
-        approved: bool,
-    ) -> Result<Arc<TaskRecord>, Problem> {
+        answer: PermissionAnswer,
+    ) -> Result<(), Problem> {
         let Some((_, IntentState::Finished(Some(receipt)))) = self.executor.queries.status(handle.id).await?
         else {
             return Err(Problem::invalid(ANSWER, NOT_PENDING));
@@ -136,10 +168,10 @@ impl Follower {
         let Some(changes) = changes_of(&receipt) else {
             return Err(Problem::invalid(ANSWER, NOT_PENDING));
         };
-        let _until_recorded = handle.directive.lock().await;
-        tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a prompt about file changes was answered");
+        let is_commit = answer == PermissionAnswer::Commit;
+        tracing::info!(intent = %handle.id, is_commit, caller = caller.name(), "a prompt about file changes was answered");
         let sets = &self.executor.changes;
-        let decided = match approved {
+        let decided = match is_commit {
             // The task has the list of these changes.
             true => sets.commit(handle.id, &changes.digest, right).await,
             false => sets.discard(handle.id, &all_agents, right.by()).await,
@@ -151,11 +183,13 @@ impl Follower {
         if let Some(reason) = failure_message::describe(&decision.outcome) {
             return Err(Problem::invalid(ANSWER, &reason));
         }
-        let state = staged_state(&self.executor, &receipt).await;
-        let now = self.executor.clock().now();
-        let by = source(caller);
-        handle.change(|record| record.end_with_changes(&receipt, state.as_ref(), Some(&by), now)).await;
-        Ok(handle.record())
+        // If the journal is too busy to tell, the task ends as soon as it does.
+        if let Some(state) = staged_state(&self.executor, &receipt).await {
+            let now = self.executor.clock().now();
+            let by = source(caller);
+            handle.change(|record| record.end_with_changes(&receipt, Some(&state), Some(&by), now)).await;
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Member names of A2A 0.3.0 and those of the A2A-ACP document are accepted.
 
-use super::governance::{APPROVED, DENIED};
+use super::governance::PermissionAnswer;
 use super::message::{FileContent, FilePart, Message, MessageRole, Metadata, Part, PartKind};
 use super::page::PageToken;
 use super::push::{self, PushConfig};
@@ -75,8 +75,8 @@ pub enum A2aRequest {
     Permit {
         /// The id of the task.
         task: String,
-        /// `true` to allow the call.
-        approved: bool,
+        /// The decision.
+        answer: PermissionAnswer,
     },
     /// `tasks/pushNotificationConfig/set`.
     SetPush {
@@ -426,10 +426,7 @@ fn decode_provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
             "/input",
             "`input` is missing: send it, or `permissionOptionId` for a decision",
         )),
-        (None, Some(option)) => {
-            let approved = option.enum_value(&[(APPROVED, true), (DENIED, false)])?;
-            Ok(A2aRequest::Permit { task, approved })
-        }
+        (None, Some(option)) => Ok(A2aRequest::Permit { task, answer: option.enum_variant()? }),
         (Some(input), None) => {
             let mut sent = Box::new(decode_message_with_call(input, params)?);
             match &sent.message.task_id {

@@ -10,7 +10,7 @@ use crate::jsonrpc::{self, Id};
 use a2g_types::failure_message;
 use a2g_types::fault::{Fault, RefusalClass};
 use a2g_types::ident::excerpt;
-use a2g_types::outcome::{AbortReason, Receipt};
+use a2g_types::outcome::{AbortReason, ChangeState, Receipt};
 use serde_json::{Map, Value};
 
 /// The reason why a request has no result.
@@ -220,4 +220,16 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
         Some(AbortReason::Lost) | None => TaskState::Failed,
     };
     (state, Some(failure_message::describe_failure(&receipt.outcome)))
+}
+
+/// The state of the task of a staged run, for that of its file changes. `None` is a state that this node does not know: the
+/// task has then failed, so that nobody relies on the changes.
+#[must_use]
+pub fn state_for_changes(state: Option<ChangeState>) -> TaskState {
+    match state {
+        Some(ChangeState::Waiting) => TaskState::InputRequired,
+        Some(ChangeState::InForce | ChangeState::Kept) => TaskState::Completed,
+        Some(ChangeState::Discarded | ChangeState::Undone) => TaskState::Canceled,
+        None => TaskState::Failed,
+    }
 }

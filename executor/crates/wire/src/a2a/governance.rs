@@ -2,17 +2,48 @@
 //! A2A-ACP document.
 
 use super::message::Part;
+use a2g_types::outcome::ChangeState;
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
-/// The `optionId` that allows a call.
-pub const APPROVED: &str = "approved";
-/// The `optionId` that denies a call.
-pub const DENIED: &str = "denied";
 /// The `source` of the governor's own decisions.
 pub const GOVERNOR_SOURCE: &str = "governor";
+
+/// An answer to a permission prompt. Those about file changes have other names than those about a call, so that an answer
+/// to one prompt, sent again, never answers the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum PermissionAnswer {
+    /// The call may run.
+    Approved,
+    /// The call never runs.
+    Denied,
+    /// The file changes take effect.
+    Commit,
+    /// The file changes never take effect.
+    Discard,
+}
+
+impl PermissionAnswer {
+    /// The `optionId`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// The answer that has brought file changes into a state; `None` if they wait, or if it was followed by an undo.
+    #[must_use]
+    pub fn leading_to(state: ChangeState) -> Option<Self> {
+        match state {
+            ChangeState::InForce | ChangeState::Kept => Some(Self::Commit),
+            ChangeState::Discarded => Some(Self::Discard),
+            ChangeState::Waiting | ChangeState::Undone => None,
+        }
+    }
+}
 
 /// The governance history of one task, which is the whole response.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -26,15 +57,16 @@ pub struct Governance {
     pub governor_feedback: Vec<Feedback>,
 }
 
-/// One decision on a call.
+/// One decision on a call, or on its file changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionDecision {
     /// The id of the call's intent.
     pub tool_call_id: String,
-    /// The author of the decision: `governor`, `directive`, or `caller:` and the name of a caller.
+    /// The author of the decision: `governor`, `directive`, or `caller:` and the name of a caller at this door. The decision
+    /// on file changes at another door has the name in its report.
     pub source: String,
-    /// [`APPROVED`] or [`DENIED`].
+    /// The name of a [`PermissionAnswer`].
     pub option_id: String,
     /// The governors that took part: always [`GOVERNOR_SOURCE`].
     pub governors_involved: Vec<String>,
@@ -102,20 +134,27 @@ pub struct FeedbackResult {
 /// The two possible answers to a call that waits.
 #[must_use]
 pub fn permission_options() -> Vec<PermissionOption> {
-    options("Let it run as the governor granted it", "Do not run it")
+    options([
+        (PermissionAnswer::Approved, "Let it run as the governor granted it"),
+        (PermissionAnswer::Denied, "Do not run it"),
+    ])
 }
 
 /// The two possible answers about file changes that wait.
 #[must_use]
 pub fn changes_options() -> Vec<PermissionOption> {
-    options("Commit: all of the file changes take effect", "Discard: none of them takes effect")
+    options([
+        (PermissionAnswer::Commit, "Commit: all of the file changes take effect"),
+        (PermissionAnswer::Discard, "Discard: none of them takes effect"),
+    ])
 }
 
-fn options(approved: &str, denied: &str) -> Vec<PermissionOption> {
-    [(APPROVED, approved), (DENIED, denied)]
-        .into_iter()
-        .map(|(option_id, name)| PermissionOption { option_id: option_id.to_owned(), name: name.to_owned() })
-        .collect()
+fn options(choices: [(PermissionAnswer, &str); 2]) -> Vec<PermissionOption> {
+    let option = |(answer, name): (PermissionAnswer, &str)| PermissionOption {
+        option_id: answer.as_str().to_owned(),
+        name: name.to_owned(),
+    };
+    choices.map(option).to_vec()
 }
 
 impl PendingPermission {
@@ -133,13 +172,19 @@ impl PendingPermission {
 }
 
 impl PermissionDecision {
-    /// A decision on the call of the intent `call`, made `at` this time.
+    /// A decision on the intent `call`, made `at` this time.
     #[must_use]
-    pub fn new(call: &str, source: &str, approved: bool, at: OffsetDateTime, summary: &str) -> Self {
+    pub fn new(
+        call: &str,
+        source: &str,
+        answer: PermissionAnswer,
+        at: OffsetDateTime,
+        summary: &str,
+    ) -> Self {
         Self {
             tool_call_id: call.to_owned(),
             source: source.to_owned(),
-            option_id: if approved { APPROVED } else { DENIED }.to_owned(),
+            option_id: answer.as_str().to_owned(),
             governors_involved: vec![GOVERNOR_SOURCE.to_owned()],
             timestamp: at,
             metadata: Map::from_iter([("summary".to_owned(), json!([summary]))]),

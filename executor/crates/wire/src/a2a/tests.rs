@@ -2,12 +2,13 @@
 
 use super::decode::{self, A2aDecodeError, A2aRequest};
 use super::fault::{self, Problem};
+use super::governance::{PermissionAnswer, PermissionOption, changes_options, permission_options};
 use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskState, TaskStatus};
 use super::{Dialect, card, encode};
 use crate::jsonrpc::Id;
 use crate::tests::{committed, descriptor, map, receipt, staged_receipt, waiting};
 use a2g_types::fault::Fault;
-use a2g_types::outcome::End;
+use a2g_types::outcome::{ChangeState, End};
 use a2g_types::quantity::Timeout;
 use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use base64::Engine as _;
@@ -394,4 +395,37 @@ fn a_staged_run_has_its_changes_as_an_artifact() {
     }
     let plain = receipt(End::Returned(json!(1).into()));
     assert_eq!((encode::artifacts(&plain).len(), encode::changes_parts(&plain, None)), (1, vec![]));
+}
+
+/// An answer about a call that is sent again finds the prompt about its changes.
+#[test]
+fn an_answer_about_a_call_is_none_about_its_changes() {
+    let ids = |options: Vec<PermissionOption>| {
+        options.into_iter().map(|option| option.option_id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(permission_options()), ["approved", "denied"]);
+    assert_eq!(ids(changes_options()), ["commit", "discard"]);
+    for answer in PermissionAnswer::VARIANTS {
+        let params = json!({ "taskId": "x", "permissionOptionId": answer.as_str() });
+        let decoded = decode_request("tasks/provideInputAndContinue", &params).unwrap();
+        let A2aRequest::Permit { task, answer: sent } = decoded else { panic!("{params}") };
+        assert_eq!((&*task, sent), ("x", *answer));
+    }
+}
+
+#[test]
+fn a_task_is_completed_only_by_changes_that_are_in_force() {
+    let commit = Some(PermissionAnswer::Commit);
+    let discard = Some(PermissionAnswer::Discard);
+    for (state, expected, answer) in [
+        (None, TaskState::Failed, None),
+        (Some(ChangeState::Waiting), TaskState::InputRequired, None),
+        (Some(ChangeState::InForce), TaskState::Completed, commit),
+        (Some(ChangeState::Kept), TaskState::Completed, commit),
+        (Some(ChangeState::Discarded), TaskState::Canceled, discard),
+        (Some(ChangeState::Undone), TaskState::Canceled, None),
+    ] {
+        assert_eq!(fault::state_for_changes(state), expected, "{state:?}");
+        assert_eq!(state.and_then(PermissionAnswer::leading_to), answer, "{state:?}");
+    }
 }
