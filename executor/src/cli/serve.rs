@@ -1226,9 +1226,11 @@ fn governor(
         Some(policies) => policies,
         None => load_policies(config.policies.as_deref())?,
     };
+    let rules = config.approval_rules.clone();
     let local = LocalGovernor::new(effective, Arc::clone(&tools_runtime.clock))
         .with_open_areas(config.open_areas())
-        .with_thresholds(config.risk);
+        .with_thresholds(config.risk)
+        .with_joint_approvals(move |tool, risk| ApprovalRule::needs_several(&rules, tool, risk));
     let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }

@@ -6,8 +6,8 @@
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{ClaimedLimits, FileEffects};
 use crate::stop::OperatorReason;
-use crate::tool::Digest;
 use crate::tool::CallTargets;
+use crate::tool::Digest;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use strum::{IntoStaticStr, VariantArray};
@@ -163,6 +163,9 @@ pub struct ToolRule {
     /// `true` if a manifest grants all of `paths`, and not only the parts that the arguments name: for a tool whose
     /// arguments are a program.
     pub grants_all_paths: bool,
+    /// `true` if a call that would wait for a person runs at once instead, under `staged` and without a network, and a
+    /// person decides on its file changes.
+    pub is_previewed: bool,
 }
 
 /// The network part of a standing policy.

@@ -8,6 +8,7 @@ mod command_line;
 mod conflicts;
 mod decisions;
 mod limits;
+mod preview;
 mod refusals;
 mod shown;
 

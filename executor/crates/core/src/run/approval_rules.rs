@@ -26,6 +26,12 @@ impl ApprovalRule {
     // All of them have to approve before the verdict expires, so a larger number is probably a mistake.
     pub const MAX_REQUIRED: u64 = 5;
 
+    /// `true` if a rule applies to a call of the tool with this risk score, and requires several people.
+    #[must_use]
+    pub fn needs_several(rules: &[Self], tool: &ToolName, risk: f64) -> bool {
+        required_approvals(rules, tool, Some(risk)).is_some_and(|required| required > 1)
+    }
+
     fn applies_to(&self, tool: &ToolName, risk: Option<f64>) -> bool {
         (self.tools.is_empty() || self.tools.contains(tool)) && risk.is_none_or(|risk| risk >= self.min_risk)
     }
@@ -107,6 +113,10 @@ mod tests {
             (&write, Some(0.5), Some(3)),
         ] {
             assert_eq!(required_approvals(&rules, tool, risk), expected, "{tool} {risk:?}");
+            if let Some(score) = risk {
+                let several = expected.is_some_and(|required| required > 1);
+                assert_eq!(ApprovalRule::needs_several(&rules, tool, score), several, "{tool} {score}");
+            }
         }
     }
 

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ deny_from ───────▶ DENIED
-//!      │ none                 │ no            │ broken         ├─ escalate_from ───▶ ESCALATE
+//!      │ none                 │ no            │ broken         ├─ escalate_from ───▶ ESCALATE, or CONDITIONAL (`preview`)
 //!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ conditions_from ─▶ CONDITIONAL
 //!                                                              └─ below ───────────▶ APPROVED
 //! ```
 //! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
 //! arguments, and no others. The blocked paths in them are conditions, which the executor enforces at the files.
+//!
+//! A call that would be escalated may run at once under a rule with `preview`, if all that it can do waits for a person:
+//! it is staged, no run of its agent has a network, and one person may decide on its file changes.
 
 use super::policy_set::{LoadedPolicy, PolicyOrigin};
 use super::{domains, risk};
@@ -15,7 +18,8 @@ use crate::arguments::Arguments;
 use crate::rule::{Breach, Rule};
 use a2g_capability::Area;
 use a2g_types::call::Call;
-use a2g_types::limit::{ClaimedLimits, Layer, Limit};
+use a2g_types::ident::ToolName;
+use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, Limit};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
@@ -47,19 +51,22 @@ const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
 const READ_ONLY: &str = "read_only";
 
-/// `open` has the areas that the executor opens, if they are known; reasons name no others.
-pub(super) fn decide(
-    entry: Option<&LoadedPolicy>,
-    call: &Call,
-    open: Option<&[Area]>,
-    thresholds: RiskThresholds,
-    now: OffsetDateTime,
-) -> Verdict {
+/// What a verdict depends on besides the policy and the call.
+pub(super) struct Setting<'a> {
+    /// The areas that the executor opens, if they are known; reasons name no others.
+    pub(super) open: Option<&'a [Area]>,
+    pub(super) thresholds: RiskThresholds,
+    /// Says of a tool and a risk score if the executor wants the approval of several people.
+    pub(super) needs_several: &'a (dyn Fn(&ToolName, f64) -> bool + Send + Sync),
+    pub(super) now: OffsetDateTime,
+}
+
+pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, setting: &Setting<'_>) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
     let permitted = entry.ok_or_else(|| no_policy_reason(call));
-    match permitted.and_then(|entry| permit(entry, call, &arguments, open)) {
-        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, thresholds, now),
+    match permitted.and_then(|entry| permit(entry, call, &arguments, setting.open)) {
+        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, setting),
         Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
@@ -183,14 +190,21 @@ fn decide_by_risk(
     call: &Call,
     arguments: &Arguments<'_>,
     risk: Risk,
-    thresholds: RiskThresholds,
-    now: OffsetDateTime,
+    setting: &Setting<'_>,
 ) -> Verdict {
-    let RiskThresholds { conditions_from, escalate_from, deny_from } = thresholds;
+    let RiskThresholds { conditions_from, escalate_from, deny_from } = setting.thresholds;
     let risk_text = risk_text(&risk);
     let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
     let call_conditions = call_conditions(permitted.tool_rule);
-    let effects = permitted.tool_rule.effects.unless_direct();
+    let preview = if risk.score >= escalate_from {
+        Preview::of(permitted, call, risk.score, setting)
+    } else {
+        Preview::NotAsked
+    };
+    let effects = match preview {
+        Preview::Runs => Some(FileEffects::Staged),
+        Preview::NotAsked | Preview::Barred(_) => permitted.tool_rule.effects.unless_direct(),
+    };
     let effects_condition = effects.map(|effects| format!("effects:{}", effects.as_str()));
     let blocked =
         permitted.rule.blocked_in(&permitted.areas).map(|pattern| format!("blocked_path:{pattern}"));
@@ -203,7 +217,7 @@ fn decide_by_risk(
         };
         return denial(call, risk, format!("{risk_text}; {advice}"));
     } else if risk.score >= escalate_from {
-        (Decision::Escalate, Some(format!("{risk_text}; a person has to decide")))
+        (preview.decision(), Some(format!("{risk_text}; {}", preview.reason())))
     } else if risk.score >= conditions_from {
         (Decision::Conditional, Some(format!("{risk_text}; it may run only under conditions")))
     } else if is_read_only {
@@ -220,7 +234,9 @@ fn decide_by_risk(
         (Decision::Approved, missing_paths_notice(permitted, arguments))
     };
     let mut conditions = match decision {
-        Decision::Conditional if risk.score >= conditions_from => conditions(call),
+        Decision::Conditional if preview == Preview::Runs || risk.score >= conditions_from => {
+            conditions(call)
+        }
         // A person's approval does not lift the disk limit.
         Decision::Conditional | Decision::Escalate if is_read_only => vec![READ_ONLY.to_owned()],
         Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
@@ -234,8 +250,67 @@ fn decide_by_risk(
         manifest: manifest(permitted),
         conditions,
         // Whole seconds are easier to read and exact enough.
-        expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
+        expires_at: Some(setting.now.checked_add(VALID_FOR).unwrap_or(setting.now).truncate_to_second()),
         reason,
+    }
+}
+
+/// An answer to a call that a person would have to approve: it may run first, so that the person decides on what it would
+/// change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Preview {
+    /// The rule does not ask for it, or nobody has to approve the call.
+    NotAsked,
+    /// The call runs.
+    Runs,
+    /// The call waits for the person, for this reason, which is a clause.
+    Barred(&'static str),
+}
+
+impl Preview {
+    fn of(permitted: &PermittedCall<'_>, call: &Call, risk_score: f64, setting: &Setting<'_>) -> Self {
+        let PermittedCall { policy, tool_rule, rule: _, areas } = permitted;
+        if !tool_rule.is_previewed {
+            return Self::NotAsked;
+        }
+        let changes_nothing =
+            risk::only_reads(&call.tool) || policy.resources.max_disk_mb.is_some() || areas.is_empty();
+        // A remote executor says it in the context, where an agent can only bar its own preview.
+        let is_nested = call.parent.is_some()
+            || call.context.as_ref().is_some_and(|context| context.contains_key("parent"));
+        // The network of the whole policy: the calls that the run makes are decided by the same policy.
+        if allows_network(&policy.network) {
+            Self::Barred(
+                "the policy allows hosts in `allowed_domains`, and nobody can take back what a run sends",
+            )
+        } else if changes_nothing {
+            Self::Barred("it is granted no file that it may change, so it would leave nothing to decide on")
+        } else if is_nested {
+            Self::Barred("the run that makes this call would go on as if its changes were in force")
+        } else if (setting.needs_several)(&call.tool, risk_score) {
+            Self::Barred("`[[approvals]]` want several people, and one person decides on file changes")
+        } else {
+            Self::Runs
+        }
+    }
+
+    /// The decision on a call that a person has to approve.
+    fn decision(self) -> Decision {
+        match self {
+            Self::Runs => Decision::Conditional,
+            Self::NotAsked | Self::Barred(_) => Decision::Escalate,
+        }
+    }
+
+    /// What follows for such a call, as a clause.
+    fn reason(self) -> String {
+        match self {
+            Self::NotAsked => "a person has to decide".to_owned(),
+            Self::Runs => "by the policy (`preview`), it runs at once, without a network, and a person has to decide on its \
+                           file changes before they are in force"
+                .to_owned(),
+            Self::Barred(why) => format!("a person has to decide before it runs (no `preview`: {why})"),
+        }
     }
 }
 

@@ -52,6 +52,8 @@ pub struct LocalGovernor {
     /// The areas that the executor opens; `None` if this governor does not know its executors.
     open: Option<Vec<Area>>,
     thresholds: RiskThresholds,
+    /// Says of a tool and a risk score if the executor wants the approval of several people.
+    needs_several: Box<dyn Fn(&ToolName, f64) -> bool + Send + Sync>,
     clock: Arc<dyn Clock>,
     state: Mutex<GovernorState>,
 }
@@ -90,7 +92,14 @@ fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
 impl LocalGovernor {
     /// Makes a governor with these policies and no sessions.
     pub fn new(policies: PolicySet, clock: Arc<dyn Clock>) -> Self {
-        Self { policies, open: None, thresholds: RiskThresholds::default(), clock, state: Mutex::default() }
+        Self {
+            policies,
+            open: None,
+            thresholds: RiskThresholds::default(),
+            needs_several: Box::new(|_, _| false),
+            clock,
+            state: Mutex::default(),
+        }
     }
 
     /// Names no other paths than these in the reasons of its denials: those that the only executor of this governor
@@ -104,6 +113,16 @@ impl LocalGovernor {
     #[must_use]
     pub fn with_thresholds(self, thresholds: RiskThresholds) -> Self {
         Self { thresholds, ..self }
+    }
+
+    /// Escalates calls of those tools and risk scores for which the only executor of this governor wants the approval of
+    /// several people, instead of a preview: it lets nobody alone commit their file changes.
+    #[must_use]
+    pub fn with_joint_approvals(
+        self,
+        needs_several: impl Fn(&ToolName, f64) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { needs_several: Box::new(needs_several), ..self }
     }
 
     /// The policies by which this governor decides.
@@ -122,7 +141,13 @@ impl LocalGovernor {
     pub fn decide_while(&self, call: &Call, still_waits: impl Fn(IntentId) -> bool) -> Verdict {
         let now = self.clock.now();
         let entry = self.policies.entry_for(&call.agent);
-        let verdict = decide::decide(entry, call, self.open.as_deref(), self.thresholds, now);
+        let setting = decide::Setting {
+            open: self.open.as_deref(),
+            thresholds: self.thresholds,
+            needs_several: &*self.needs_several,
+            now,
+        };
+        let verdict = decide::decide(entry, call, &setting);
         match verdict.decision {
             Decision::Escalate => self.record_escalation(call, verdict, now, still_waits),
             Decision::Approved | Decision::Denied | Decision::Conditional => verdict,

@@ -609,6 +609,7 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
         limits,
         calls,
         grants_all_paths,
+        is_previewed,
     } = rule;
     message::ToolRuleMessage {
         allowed: *allowed,
@@ -622,6 +623,7 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
             calls: calls.as_ref().map(CallTargets::to_names),
             call_limits: LimitMembers::new(*limits),
             grant_all_paths: *grants_all_paths,
+            preview: *is_previewed,
         },
     }
 }

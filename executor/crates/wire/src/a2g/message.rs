@@ -856,6 +856,9 @@ pub(super) struct Constraints<'a> {
     /// Present when a manifest grants all of `paths`, and not only the parts that the arguments name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) grant_all_paths: bool,
+    /// Present when a call that would wait for a person runs at once instead, and a person decides on its file changes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) preview: bool,
 }
 
 #[derive(Serialize, JsonSchema)]

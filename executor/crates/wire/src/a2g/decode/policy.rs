@@ -120,6 +120,7 @@ fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
             limits: limits::read::<limits::InConstraints>(object)?,
             calls: object.read_optional_with("calls", decode_calls)?,
             grants_all_paths: object.read_optional("grant_all_paths")?.unwrap_or_default(),
+            is_previewed: object.read_optional("preview")?.unwrap_or_default(),
         })
     })
 }

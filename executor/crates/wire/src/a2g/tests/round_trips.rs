@@ -120,7 +120,8 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 }
 
 fn tool_rule() -> impl Strategy<Value = ToolRule> {
-    let calls = (of(prop::sample::subsequence(vec!["a", "b"], 0..3)), of(0..=100_000_u32), any::<bool>());
+    let names = of(prop::sample::subsequence(vec!["a", "b"], 0..3));
+    let calls = (names, of(0..=100_000_u32), any::<bool>(), any::<bool>());
     let effects =
         prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic), Just(FileEffects::Staged)];
     (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), effects, of(timeout()), calls)
@@ -138,6 +139,7 @@ fn tool_rule() -> impl Strategy<Value = ToolRule> {
                         .with_amount(Limit::Calls, calls.1.map(u64::from)),
                     calls: calls.0.map(|names| CallTargets::parse(&names).unwrap()),
                     grants_all_paths: calls.2,
+                    is_previewed: calls.3,
                 }
             },
         )
