@@ -152,6 +152,29 @@ fn a_person_decides_on_the_changes_in_a_form() {
     assert_eq!(staging.executor.file("w"), None);
 }
 
+/// One byte makes a content that no list shows, and an emptied file loses its content as a deleted one does.
+#[test]
+fn a_form_names_emptied_files_and_contents_that_are_not_shown() {
+    let staging = Staging::start(|options| options);
+    let hidden = call(1, "write_file", &write("x", "hello\0"));
+    let waits = staging.post(&staging.mine, &hidden)["result"].take();
+    let unseen = "Not shown: the content, which is not text, of 1 file.";
+    assert!(changes(&waits).1.contains("(6 bytes, content not shown: not text)"), "{waits}");
+    let said = waits["_meta"]["a2g/effects"]["message"].as_str().expect("a text");
+    assert!(said.contains(unseen), "{said}");
+    let form = |name: &str, content: &str| {
+        let asked = staging.ask(&with_forms(call(1, "write_file", &write(name, content))));
+        asked["inputRequests"]["changes"]["params"]["message"].as_str().expect("a text").to_owned()
+    };
+    let shown = form("y", "hello\0");
+    assert!(shown.contains(unseen) && shown.contains("(6 bytes, content not shown: not text)"), "{shown}");
+    let readable = form("z", "hello");
+    assert!(!readable.contains("ot shown"), "{readable}");
+    std::fs::write(staging.executor.workspace().join("full"), "other").expect("a file");
+    let emptying = form("full", "");
+    assert!(emptying.contains("emptied file `/workspace/full` (5 to 0 bytes"), "{emptying}");
+}
+
 #[test]
 fn changes_that_cannot_take_effect_still_wait() {
     let staging = Staging::start(|options| options);

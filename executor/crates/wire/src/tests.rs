@@ -249,3 +249,28 @@ fn every_fault_has_its_code_at_every_door() {
         assert_eq!(format!("{a2a} {acp} {a2e} {nexus} {} {status}", sovereign.code), codes, "{fault:?}");
     }
 }
+
+/// One byte can make a content that the list does not show.
+#[test]
+fn every_door_says_that_a_content_is_not_shown() {
+    let mut receipt = staged_receipt(json!(1));
+    let changes = receipt.outcome.usage.changes.as_mut().unwrap();
+    for change in &mut changes.shown {
+        change.is_diff_cut = change.diff.take().is_some();
+    }
+    let state = waiting();
+    let run = a2e::encode::StagedRun { receipt: &receipt, state: Some(&state) };
+    let form = sovereign::decode::RequestForm::Sovereign;
+    let reply =
+        sovereign::encode::ReplyEncoder { form, id: Id::from_text("r"), skill: None, operation: None };
+    for (door, answer) in [
+        ("A2A", json!(a2a::encode::artifacts(&receipt)).to_string()),
+        ("A2E", a2e::encode::call_response("r", run, Some(0), 0.0)),
+        ("Nexus", nexus::encode::run_report(&receipt, Some(&state)).1.get().to_owned()),
+        ("sovereign", reply.report(&receipt, Some(&state), &[])),
+    ] {
+        let says =
+            answer.contains("content not shown") || answer.contains("Not shown: the content of 1 file.");
+        assert!(says, "{door}: {answer}");
+    }
+}

@@ -14,7 +14,7 @@ use crate::stubs::Language;
 use crate::tests::{AGENT, INTENT, committed, staged_receipt, waiting};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{IntentId, ToolName};
-use a2g_types::outcome::LogLevel;
+use a2g_types::outcome::{LogLevel, ShownChange};
 use a2g_types::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -581,6 +581,23 @@ fn the_question_about_file_changes_shows_them_and_has_its_own_answer() {
     {
         assert!(message.contains(part), "{part}: {message}");
     }
+    // A commit loses the content of an emptied file, so each is listed, beyond what a model is told.
+    let mut emptying = staged_receipt(json!(1));
+    let changes = emptying.outcome.usage.changes.as_mut().unwrap();
+    let changed = changes.shown[1].clone();
+    let emptied = |number: u32| ShownChange {
+        path: format!("/workspace/{}-{number}", "x".repeat(100)),
+        bytes_after: Some(0),
+        diff: None,
+        is_diff_cut: true,
+        ..changed.clone()
+    };
+    changes.count = 80;
+    changes.shown = (0..80).map(emptied).collect();
+    let long = elicit::changes_question(&emptying, &waiting(), None).unwrap();
+    let listed = long.params["message"].as_str().unwrap();
+    assert_eq!(listed.matches("\n* emptied file `").count(), 80, "{listed}");
+    assert!(listed.contains("Not shown: the content of 80 files."), "{listed}");
     let intent = IntentId::parse(INTENT).unwrap();
     let asked = STATELESS.input_required(&Id::from_text("1"), intent, &question, "s");
     let asked: Value = serde_json::from_str(&asked).unwrap();
