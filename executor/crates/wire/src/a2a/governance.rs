@@ -154,7 +154,7 @@ fn options(choices: [(PermissionAnswer, &str); 2]) -> Vec<PermissionOption> {
         option_id: answer.as_str().to_owned(),
         name: name.to_owned(),
     };
-    choices.map(option).to_vec()
+    Vec::from(choices.map(option))
 }
 
 impl PendingPermission {

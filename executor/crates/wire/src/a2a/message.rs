@@ -162,9 +162,9 @@ pub enum TaskState {
     InputRequired,
     /// The tool succeeded.
     Completed,
-    /// The run was cancelled, or its file changes were discarded.
+    /// The run was cancelled, or its file changes were discarded or undone.
     Canceled,
-    /// The tool failed, or a limit ended it.
+    /// The tool failed, a limit ended it, or it is not known what has become of its file changes.
     Failed,
     /// Rejected before the tool ran.
     Rejected,
