@@ -46,6 +46,9 @@ const MAX_KNOWN_ESCALATIONS: usize = 4 * MAX_ESCALATIONS;
 /// Maximum number of waiting escalations of one agent, so that no agent keeps the others from escalating.
 const MAX_ESCALATIONS_PER_AGENT: usize = MAX_ESCALATIONS / 4;
 
+/// Says of a tool and a risk score if several people have to approve.
+type NeedsSeveral = dyn Fn(&ToolName, f64) -> bool + Send + Sync;
+
 /// A governor inside the executor's process, or behind `a2g-executor governor`.
 pub struct LocalGovernor {
     policies: PolicySet,
@@ -53,7 +56,7 @@ pub struct LocalGovernor {
     open: Option<Vec<Area>>,
     thresholds: RiskThresholds,
     /// Says of a tool and a risk score if the executor wants the approval of several people.
-    needs_several: Box<dyn Fn(&ToolName, f64) -> bool + Send + Sync>,
+    needs_several: Box<NeedsSeveral>,
     clock: Arc<dyn Clock>,
     state: Mutex<GovernorState>,
 }
