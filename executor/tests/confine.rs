@@ -251,6 +251,73 @@ fn originals_are_read_only_while_changes_are_kept_apart() {
     });
 }
 
+/// As a guest that has broken out would try it: calls at random, each on an original in some way.
+#[test]
+fn ten_thousand_calls_change_no_original() {
+    run_alone("ten_thousand_calls_change_no_original", 0, |confinement| {
+        let granted = folder();
+        let changes = folder();
+        let root = File::open(granted.path()).unwrap();
+        let before = list_tree(granted.path());
+        apply_with_upper(
+            confinement,
+            &[(root.as_fd(), Access::ReadWrite)],
+            &File::open(changes.path()).unwrap(),
+        );
+        let originals = ["in", "sub", "link", "sub/../in", "new", "sub/new", "."];
+        let kept = ["1", "2", "sub"];
+        let mut random = 1_u64;
+        let mut next = |count: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(random >> 33).unwrap() % count
+        };
+        for _ in 0..10_000 {
+            let original = granted.path().join(originals[next(originals.len())]);
+            let other = granted.path().join(originals[next(originals.len())]);
+            let own = changes.path().join(kept[next(kept.len())]);
+            // Most calls fail. Those on the own folder may succeed.
+            match next(10) {
+                0 => drop(fs::write(&original, "changed")),
+                1 => drop(File::options().append(true).create(true).open(&original)),
+                2 => drop(mkdirat(CWD, &original, 0o755.into())),
+                3 => drop(symlinkat("in", CWD, &original)),
+                4 => drop(renameat(CWD, &original, CWD, &other)),
+                5 => drop(renameat(CWD, &own, CWD, &original)),
+                6 => drop(linkat(CWD, &own, CWD, &original, AtFlags::empty())),
+                7 => {
+                    let flags = [AtFlags::empty(), AtFlags::REMOVEDIR][next(2)];
+                    drop(unlinkat(CWD, &original, flags));
+                }
+                8 => {
+                    if let Ok(file) = File::open(&original) {
+                        drop(file.set_len(0));
+                        drop(rustix::io::pwrite(&file, b"changed", 0));
+                    }
+                }
+                _ => drop(fs::write(&own, "own")),
+            }
+        }
+        assert_eq!(list_tree(granted.path()), before);
+    });
+}
+
+/// The entries of a folder, each with its mode, size and content.
+fn list_tree(folder: &Path) -> Vec<(std::path::PathBuf, u32, Vec<u8>)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let content = if metadata.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        if metadata.is_dir() {
+            entries.extend(list_tree(&path));
+        }
+        entries.push((path, metadata.mode(), content));
+    }
+    entries.sort();
+    entries
+}
+
 /// The area that the program's files lie in is open for look-ups, and only a part of it is granted.
 #[test]
 fn a_run_of_a_program_reads_what_it_is_given_and_changes_its_own_folder_only() {

@@ -77,8 +77,10 @@ pub(super) fn list(
     removals.iter().try_for_each(|change| list.add_removal(change))?;
     // Once there is no room for one, the rest would be a random choice.
     let listed = others.iter().take_while(|change| list.add_other(change)).count();
-    // All entries come before any difference: no content hides another entry.
-    for (index, change) in removals.iter().chain(others.iter().take(listed)).enumerate() {
+    // All entries come before any difference: no content hides another entry. What is removed has its say in the entry.
+    let shown_others = others.iter().take(listed);
+    let others_first = (removals.len()..).zip(shown_others).chain((0..).zip(&removals));
+    for (index, change) in others_first {
         list.add_difference(index, change);
     }
     Ok(list.shown)
@@ -194,9 +196,12 @@ impl List<'_> {
     /// Adds the difference of the contents to a listed change, as far as there is room for it.
     fn add_difference(&mut self, index: usize, change: &Change) {
         let (old, new) = match &change.kind {
-            ChangeKind::Changed { new, .. } => (Some(&change.path), new),
-            ChangeKind::Renamed { from, after: Some(new), .. } => (Some(from), new),
-            ChangeKind::Created { new: NewEntry::File(new) } => (None, new),
+            ChangeKind::Changed { new, .. } => (Some(&change.path), Some(new)),
+            ChangeKind::Renamed { from, after: Some(new), .. } => (Some(from), Some(new)),
+            ChangeKind::Created { new: NewEntry::File(new) } => (None, Some(new)),
+            ChangeKind::Deleted { before, .. } if before.kind == EntryKind::File => {
+                (Some(&change.path), None)
+            }
             ChangeKind::Deleted { .. }
             | ChangeKind::Renamed { after: None, .. }
             | ChangeKind::Created { new: NewEntry::Folder { .. } | NewEntry::Link { .. } }
@@ -245,15 +250,18 @@ fn compare(
     roots: &[LowerRoot],
     old: Option<&EntryPath>,
     upper: &Upper,
-    new: &NewContent,
+    new: Option<&NewContent>,
     budget: DiffBudget,
 ) -> Option<Difference> {
     let original = match old {
         Some(path) => Some(open_original(roots, path)?),
         None => None,
     };
-    let content = File::from(upper.open(new.number, OFlags::RDONLY).ok()?);
-    Difference::of(original.as_ref(), Some(&content), budget).ok()
+    let content = match new {
+        Some(new) => Some(File::from(upper.open(new.number, OFlags::RDONLY).ok()?)),
+        None => None,
+    };
+    Difference::of(original.as_ref(), content.as_ref(), budget).ok()
 }
 
 fn open_original(roots: &[LowerRoot], path: &EntryPath) -> Option<File> {
