@@ -3,3 +3,4 @@
 mod budget;
 mod code;
 mod nested_calls;
+mod shared_files;

@@ -58,6 +58,11 @@ impl<'s> Step<'s> {
     fn invalid(&self) -> Failure {
         Failure::Run(ToolError::new("invalid_step", format!("this is no step: {:?}", self.0)))
     }
+
+    /// The failure of a step that names nothing open: what was to be opened may have been missing.
+    fn not_open(&self) -> Failure {
+        Failure::File(io::ErrorKind::InvalidInput.into())
+    }
 }
 
 /// All that a run has open.
@@ -112,14 +117,14 @@ impl Walk<'_> {
             }
             "size_open" => Ok(self.file(step)?.metadata()?.len().into()),
             "close" => {
-                drop(self.files.remove(step.text(1)?).ok_or_else(|| step.invalid())?);
+                drop(self.files.remove(step.text(1)?).ok_or_else(|| step.not_open())?);
                 Ok(Value::Null)
             }
             "open_folder" => {
                 self.folders.insert(step.text(1)?.to_owned(), fs::read_dir(step.text(2)?)?);
                 Ok(Value::Null)
             }
-            "list_open" => list(self.folders.get_mut(step.text(1)?).ok_or_else(|| step.invalid())?),
+            "list_open" => list(self.folders.get_mut(step.text(1)?).ok_or_else(|| step.not_open())?),
             // Calls.
             "call" => self.tools.call(step.text(1)?, step.get(2)?).map_err(Failure::Call),
             "start" => {
@@ -128,7 +133,7 @@ impl Walk<'_> {
                 Ok(Value::Null)
             }
             "wait" => {
-                let call = self.calls.remove(step.text(1)?).ok_or_else(|| step.invalid())?;
+                let call = self.calls.remove(step.text(1)?).ok_or_else(|| step.not_open())?;
                 call.wait().map_err(Failure::Call)
             }
             "all" => self.call_all(step),
@@ -148,7 +153,7 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, step: &Step<'_>) -> Result<&mut File, Failure> {
-        self.files.get_mut(step.text(1)?).ok_or_else(|| step.invalid())
+        self.files.get_mut(step.text(1)?).ok_or_else(|| step.not_open())
     }
 
     /// Starts several calls at once, each a tool and its arguments, and waits for all of them.
