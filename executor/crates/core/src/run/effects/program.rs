@@ -37,6 +37,26 @@ const MAX_READABLE: usize = 128;
 /// The mode of a table: the user of the run reads it, and no other user reaches its folder.
 const TABLE_MODE: Mode = Mode::from_raw_mode(0o644);
 
+/// The reason why the file changes of a run cannot be kept apart.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StageError {
+    /// They never can, under this grant and configuration. The text is a sentence for the caller.
+    #[error("{0}")]
+    Refused(String),
+    /// The files of the calling run are of no use any more. The text is a clause.
+    #[error("{0}")]
+    Broken(String),
+    /// They cannot now. The text is for the log.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<io::Error> for StageError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 /// The part of the host's files that runs may have at all, opened once for a program: the roots of its table.
 pub(super) struct Areas {
     roots: Vec<AreaRoot>,
@@ -56,7 +76,7 @@ impl Areas {
     ///
     /// # Errors
     /// If one cannot be opened, or lies in another: a file must not have two places.
-    fn open(mounts: &Mounts, ceilings: &Ceilings) -> io::Result<Self> {
+    fn open(mounts: &Mounts, ceilings: &Ceilings) -> Result<Self, StageError> {
         let areas = ceilings.areas.iter().map(|area| area.root().clone());
         let mounted = mounts.as_slice().iter().map(|mount| mount.guest.clone());
         let is_granted = |tree: &Tree| ceilings.areas.iter().any(|area| area.root().covers(tree));
@@ -80,15 +100,15 @@ impl Areas {
             let dir = match File::open(&host) {
                 Ok(folder) => OwnedFd::from(folder),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             };
             let real = std::fs::canonicalize(&host)?;
             let overlaps = |other: &PathBuf| other.starts_with(&real) || real.starts_with(other);
             let other = reals.iter().position(overlaps).and_then(|index| roots.get(index));
             if let Some(other) = other {
-                return Err(io::Error::other(format!(
-                    "`{}` and `{}` are one folder on the host, or one lies in the other: let the ceilings and mounts not \
-                     overlap, or let the run's effects be direct",
+                return Err(StageError::Refused(format!(
+                    "a run and its calls cannot share their file changes, because `{}` and `{}` are one folder on the host, \
+                     or one lies in the other: ask the operator to keep them apart (`ceilings.filesystem_scope`, `[[mount]]`)",
                     guest.path(),
                     other.guest.path()
                 )));
@@ -138,14 +158,14 @@ impl Areas {
     }
 }
 
-/// What a run of a program was granted, in the areas.
+/// The grant of a run of a program, in the areas.
 struct Granted {
     access: FileAccess,
     /// The granted folders, in the order of the grant; without a place if their area does not exist.
     roots: Vec<(Option<EntryPath>, Option<Arc<Root>>)>,
 }
 
-/// What a run was granted, before the areas are open.
+/// The grant of a run, before the areas are open.
 pub(super) struct GrantedRoots {
     access: FileAccess,
     roots: Vec<(String, Option<Arc<Root>>)>,
@@ -227,17 +247,17 @@ impl Member {
     /// As [`Areas::open`].
     ///
     /// # Errors
-    /// If the areas cannot be opened, or the folders cannot be made.
+    /// If the areas cannot be opened or overlap, or the folders cannot be made.
     pub(super) fn begin(
         dir: OwnedFd,
         upper: OwnedFd,
         granted: GrantedRoots,
         mounts: &Mounts,
         ceilings: &Ceilings,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, StageError> {
         let areas = Arc::new(Areas::open(mounts, ceilings)?);
-        let table = Table::new(&areas.lower()?)?;
-        Self::make(areas, dir, upper, Vec::new(), granted, table)
+        let table = Table::new(&areas.lower()?).map_err(io::Error::from)?;
+        Ok(Self::make(areas, dir, upper, Vec::new(), granted, table)?)
     }
 
     fn make(
@@ -281,7 +301,7 @@ impl Member {
     ///
     /// # Errors
     /// If a handle cannot be made, or the run may read too much that was moved into its grant.
-    pub(super) fn to_permit(&self) -> io::Result<a2g_capability::Member> {
+    pub(super) fn to_permit(&self) -> Result<a2g_capability::Member, StageError> {
         let places = self.granted.roots.iter().map(|(place, _)| place.as_ref().map(to_place)).collect();
         let earlier = self
             .earlier
@@ -290,9 +310,9 @@ impl Member {
         let granted = self.granted.places().cloned().collect::<Vec<_>>();
         let moved = self.begun.moved_in(&granted);
         if moved.len() > MAX_READABLE {
-            return Err(io::Error::other(format!(
-                "its program has moved {} files and folders into its grant from outside, and {MAX_READABLE} are allowed: \
-                 grant the folders from which they come",
+            return Err(StageError::Refused(format!(
+                "the program has moved {} files and folders into the granted folders of this call from outside of them, and \
+                 at most {MAX_READABLE} are allowed: grant the call the folders from which they come",
                 moved.len()
             )));
         }
@@ -301,7 +321,7 @@ impl Member {
             let root = lower.get(path.root).ok_or(Errno::BADF)?;
             root.open_entry(&path.names)
         };
-        // What others have removed meanwhile is missed when it is read.
+        // Others may have removed some: these are missed when they are read.
         let readable = moved.iter().filter_map(|path| open(path).ok()).collect();
         Ok(a2g_capability::Member {
             base: self.base.try_clone()?,
@@ -375,10 +395,10 @@ impl CallTurn {
     /// Makes the call's folders. Returns it as a member of the program.
     ///
     /// # Errors
-    /// The reason why that is not possible, as a clause.
-    pub(super) fn begin(&self, granted: GrantedRoots) -> Result<Member, String> {
+    /// If the table of the caller is not taken, or the folders cannot be made.
+    pub(super) fn begin(&self, granted: GrantedRoots) -> Result<Member, StageError> {
         let caller = &self.caller;
-        caller.take_stored()?;
+        caller.take_stored().map_err(StageError::Broken)?;
         let made = || {
             let dir = make_folder(&caller.dir, &self.name)?;
             let upper = make_folder(&dir, UPPER)?;
@@ -390,7 +410,7 @@ impl CallTurn {
             let table = caller.latest.lock().clone();
             Member::make(Arc::clone(&caller.areas), dir, upper, earlier, granted, table)
         };
-        made().map_err(|error: io::Error| format!("its folders cannot be made ({error})"))
+        made().map_err(|error: io::Error| StageError::Failed(format!("its folders cannot be made ({error})")))
     }
 
     /// Gives the changes of the call, which has succeeded, to its caller.
@@ -449,7 +469,7 @@ fn write_table(base: &OwnedFd, table: &Table) -> io::Result<()> {
     let bytes = table.to_bytes().map_err(io::Error::other)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(base, DRAFT, flags, TABLE_MODE)?);
-    // Whatever the umask is.
+    // The umask may have removed permissions.
     fchmod(&file, TABLE_MODE)?;
     file.write_all(&bytes)?;
     Ok(renameat(base, DRAFT, base, Upper::TABLE)?)

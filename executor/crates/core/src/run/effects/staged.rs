@@ -2,7 +2,7 @@
 //! take effect, whoever stops the run finds it, although its guest has ended.
 
 use super::changes::{ApplyError, RunChanges, list_changes, write_list};
-use super::program::{CallTurn, GrantedRoots, Member, read_table};
+use super::program::{CallTurn, GrantedRoots, Member, StageError, read_table};
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet, Withdrawal};
 use super::{EffectsFolder, Fate, RunFolder, shown};
@@ -13,7 +13,7 @@ use a2g_overlay::{Effects, Table, Upper};
 use a2g_runtime::aside::run_aside;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
-use a2g_types::fault::Fault;
+use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::limit::FileEffects;
 use a2g_types::outcome::{AbortReason, FileChanges, Receipt, Status};
@@ -22,7 +22,7 @@ use rustix::fs::syncfs;
 use std::io;
 use std::sync::Arc;
 
-/// The refusal of a call whose folder cannot be made.
+/// The answer to a call whose folder cannot be made now.
 const NO_FOLDER: &str = "the executor cannot keep the file changes of this call apart (its log has the reason): send the \
                          call again later";
 
@@ -49,11 +49,11 @@ enum RunFiles {
     Call { turn: CallTurn, member: Arc<Member> },
 }
 
-/// Whose files a run has.
+/// The owner of the files of a run.
 pub(in crate::run) enum Sharing {
-    /// Its own.
+    /// The run itself.
     None,
-    /// Those of the run that makes it.
+    /// The run that makes it.
     WithCaller(Arc<Member>),
 }
 
@@ -88,8 +88,12 @@ struct Listed {
 }
 
 impl EffectsFolder {
-    /// Makes the folders of a run whose changes take effect together; `None` for any other run. A call that shares the files
-    /// of its caller waits until no other one has them.
+    /// Makes the folders of a run whose changes are kept apart; `None` for any other run. A call that shares the files of
+    /// its caller waits until no other one has them.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] if the changes of such a run can never be kept apart; [`Fault::Busy`] if there is no room for
+    /// them now, or their folders cannot be made.
     pub(in crate::run) async fn stage(
         self: &Arc<Self>,
         call: &Call,
@@ -129,7 +133,7 @@ impl EffectsFolder {
                     let effects = Arc::clone(self);
                     run_aside(&owner, async move { effects.begin_alone(intent, roots) }).await
                 }
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.into()),
             },
         };
         match made {
@@ -140,7 +144,12 @@ impl EffectsFolder {
                 let effects = Arc::clone(self);
                 Ok(Some(StagedChanges { effects, files, guests: Some(guests), run, mode, withdrawal, owner }))
             }
-            Err(reason) => {
+            Err(StageError::Refused(message)) => Err(refuse(intent, message)),
+            Err(StageError::Broken(reason)) => Err(refuse(
+                intent,
+                format!("the file changes of the run that makes this call cannot be read: {reason}"),
+            )),
+            Err(StageError::Failed(reason)) => {
                 tracing::error!(%intent, reason, "the folders for the file changes of a run cannot be made");
                 Err(busy_fault(NO_FOLDER))
             }
@@ -151,13 +160,10 @@ impl EffectsFolder {
         &self,
         intent: IntentId,
         roots: RunRoots,
-    ) -> Result<(RunFiles, a2g_capability::Upper), String> {
-        let made = || {
-            let (folder, upper) = self.make(intent)?;
-            let guests = a2g_capability::Upper::new(upper.try_clone()?);
-            Ok((RunFiles::Alone { folder, upper: Upper::new(upper), roots }, guests))
-        };
-        made().map_err(|error: io::Error| error.to_string())
+    ) -> Result<(RunFiles, a2g_capability::Upper), StageError> {
+        let (folder, upper) = self.make(intent)?;
+        let guests = a2g_capability::Upper::new(upper.try_clone()?);
+        Ok((RunFiles::Alone { folder, upper: Upper::new(upper), roots }, guests))
     }
 
     fn begin_program(
@@ -165,27 +171,26 @@ impl EffectsFolder {
         intent: IntentId,
         granted: GrantedRoots,
         settings: &ExecutorSettings,
-    ) -> Result<(RunFiles, a2g_capability::Upper), String> {
-        let made = || {
-            let (folder, upper) = self.make(intent)?;
-            let guests = a2g_capability::Upper::new(upper.try_clone()?);
-            let dir = folder.dir.try_clone()?;
-            let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings)?;
-            let guests = guests.with_member(member.to_permit()?);
-            Ok((RunFiles::Program { folder, member: Arc::new(member) }, guests))
-        };
-        made().map_err(|error: io::Error| error.to_string())
+    ) -> Result<(RunFiles, a2g_capability::Upper), StageError> {
+        let (folder, upper) = self.make(intent)?;
+        let dir = folder.dir.try_clone()?;
+        let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings)?;
+        let guests = a2g_capability::Upper::new(member.upper()?).with_member(member.to_permit()?);
+        Ok((RunFiles::Program { folder, member: Arc::new(member) }, guests))
     }
 }
 
+/// The refusal of a run whose file changes can never be kept apart.
+fn refuse(intent: IntentId, message: String) -> Fault {
+    tracing::warn!(%intent, reason = message, "the file changes of a run cannot be kept apart");
+    let blocked_by = BlockedBy::ScopeUnenforceable;
+    Fault::Refused { intent: Some(intent), risk_score: None, blocked_by, message }
+}
+
 /// Makes the folders of a call that shares the files of its caller.
-fn join(turn: CallTurn, granted: GrantedRoots) -> Result<(RunFiles, a2g_capability::Upper), String> {
+fn join(turn: CallTurn, granted: GrantedRoots) -> Result<(RunFiles, a2g_capability::Upper), StageError> {
     let member = turn.begin(granted)?;
-    let made = || {
-        let upper = a2g_capability::Upper::new(member.upper()?);
-        Ok(upper.with_member(member.to_permit()?))
-    };
-    let guests = made().map_err(|error: io::Error| error.to_string())?;
+    let guests = a2g_capability::Upper::new(member.upper()?).with_member(member.to_permit()?);
     Ok((RunFiles::Call { turn, member: Arc::new(member) }, guests))
 }
 
@@ -251,7 +256,7 @@ impl RunFiles {
                 }
                 Ok(Some(Listed { folder, upper, roots, list }))
             }
-            // What each of its runs may change was checked at its end.
+            // The changes of each of its runs were compared with the grant at its end.
             Self::Program { folder, member } => {
                 let table = member.finish()?;
                 let upper = member.contents().map_err(unreadable)?;
@@ -287,10 +292,10 @@ impl Settling {
         let now = clock.now();
         let stored = run_changes.mark(KeptState::Waiting, now, now + effects.settings.decide_within);
         let stored = stored.map_err(|error| no_space(&error))?;
-        // What the receipt says to be there is there after a power failure, too.
+        // The receipt names them, so they have to outlast a power failure as it does.
         syncfs(run_changes.upper.dir()).map_err(|error| no_space(&error.into()))?;
         let kept = Kept::new(effects, run_changes, &run, mode, &changes, Some(stored));
-        // Whoever stops the run from here on finds the set.
+        // A stop of the run from here on finds the set.
         withdrawal.close().map_err(SettleError::Withdrawn)?;
         Ok(Settled { changes: Some(changes), kept: Some(kept) })
     }
@@ -306,11 +311,14 @@ impl Settling {
         folder.fate = Fate::Kept;
         let mut run_changes = RunChanges { folder, upper, store, roots };
         if let Err(error) = run_changes.apply(&list) {
-            match &error {
-                ApplyError::Unchanged(_) => run_changes.set_fate(Fate::Removed),
-                ApplyError::Unsettled(_) => {}
-            }
-            return Err(SettleError::NotCommitted(error.into_reason()));
+            let reason = match error {
+                ApplyError::Unchanged(reason) => {
+                    run_changes.set_fate(Fate::Removed);
+                    format!("{reason}: run it again")
+                }
+                unsettled @ ApplyError::Unsettled(_) => unsettled.into_reason(),
+            };
+            return Err(SettleError::NotCommitted(reason));
         }
         let keep = effects.settings.keep;
         let now = clock.now();
@@ -395,7 +403,7 @@ impl Kept {
         }
         run.set_fate(Fate::Kept);
         let stored_receipt = Arc::clone(receipt);
-        // Nobody waits for it: the journal has it, too.
+        // Not waited for: the journal has it, too.
         drop(tokio::task::spawn_blocking(move || run.write_receipt(&stored_receipt)));
     }
 }
