@@ -120,7 +120,7 @@ fn decide(
     }
     let error = member(&report, "error")?;
     let why = error.as_str().unwrap_or("the executor's answer does not say why the decision failed");
-    bail!("{why}. {}", advice_after_failure(act));
+    bail!("{why}; {}", advice_after_failure(act));
 }
 
 /// Asks the executor for all changes, or for those of one run.
@@ -259,17 +259,16 @@ fn describe_success(act: DecisionAct, set: &EffectsSet, address: &ExecutorAddres
     }
 }
 
-/// The state after a decision that was not carried out, and what to do.
+/// The state after a decision that was not carried out, and what to do, as a clause.
 fn advice_after_failure(act: DecisionAct) -> &'static str {
     match act {
         DecisionAct::Commit => {
-            "No file was changed, and the changes still wait. If others have changed the files, put those back and commit \
-             again, or discard the changes and let the tool run again"
+            "the changes still wait: if files have changed, put those back and commit again, or discard the changes and \
+             let the tool run again"
         }
-        DecisionAct::Discard => "The changes still wait",
+        DecisionAct::Discard => "the changes still wait: discard them again",
         DecisionAct::Undo => {
-            "Nothing was undone, and the changes are still in force. If others have changed the files since, put those \
-             back and undo again, or correct the files by hand"
+            "the changes are still in force: if files have changed, put those back and undo again, or correct them by hand"
         }
     }
 }

@@ -157,32 +157,32 @@ pub enum EffectsError {
     #[error("{} originals have changed since the program read them: run it again", .0.len())]
     Conflicts(Vec<Conflict>),
     /// There are more changes than allowed.
-    #[error("the program made more than {max} changes, the limit of this list: discard them")]
+    #[error("the program made more than {max} changes, the limit of a list: change fewer in one run")]
     TooMany {
         /// The limit.
         max: usize,
     },
     /// The contents are larger than allowed.
-    #[error("the changed contents have more than {max} bytes, the limit of this list: discard them")]
+    #[error("the changed contents have more than {max} bytes, the limit of a list: change less in one run")]
     TooLarge {
         /// The limit.
         max: u64,
     },
     /// The paths are longer than allowed.
     #[error(
-        "the paths of the changes have more than {MAX_PATHS_BYTES} bytes, the limit of a list: discard them"
+        "the paths of the changes have more than {MAX_PATHS_BYTES} bytes, the limit of a list: change less in one run"
     )]
     TooLong,
     /// A path has more names than allowed.
     #[error(
-        "a changed entry lies deeper than {MAX_DEPTH} folders, the limit of a commit: discard the changes"
+        "a changed entry lies deeper than {MAX_DEPTH} folders, the limit of a commit: change none below that"
     )]
     TooDeep,
     /// A change concerns a root that may only be read.
-    #[error("a change concerns a folder that may only be read: discard the changes")]
+    #[error("a change concerns a folder that may only be read")]
     ReadOnly(EntryPath),
     /// A file of the upper folder is not what the table says.
-    #[error("the staged content {number} is missing or not a regular file ({source}): discard the changes")]
+    #[error("the staged content {number} is missing or not a regular file ({source}): run it again")]
     Staged {
         /// The number of the file.
         number: u64,

@@ -58,6 +58,8 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
         End::Crashed(cause) => {
             Some(format!("the process that ran the tool ended early: {}", escape_guest_text(cause)))
         }
+        // Only a decision on the file changes of another run: its reader knows which one.
+        End::NotCommitted(reason) if usage.effects.value.is_direct() => Some(escape_guest_text(reason)),
         End::NotCommitted(reason) => {
             Some(format!("the tool's file changes were not committed: {}", escape_guest_text(reason)))
         }

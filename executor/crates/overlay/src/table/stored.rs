@@ -28,16 +28,16 @@ const VERSION: u32 = 1;
 #[non_exhaustive]
 pub enum TableError {
     /// The table is longer than it may be.
-    #[error("the table of changes has {bytes} bytes, and may have {MAX_TABLE_BYTES}: discard these changes")]
+    #[error("the table of changes has {bytes} bytes, and may have {MAX_TABLE_BYTES}: change less in one run")]
     TooLong {
         /// The length of the table.
         bytes: usize,
     },
     /// The bytes are not the JSON of a table.
-    #[error("the table of changes cannot be read: discard these changes")]
+    #[error("the table of changes cannot be read: run it again")]
     Malformed(#[from] serde_json::Error),
     /// The table contradicts itself or its roots.
-    #[error("the table of changes is not valid ({0}): discard these changes")]
+    #[error("the table of changes is not valid ({0}): check the tool")]
     Invalid(&'static str),
 }
 

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use time::OffsetDateTime;
 
 /// The bounds of the work for the list of one run's changes.
-// Reading this much takes a minute or so; the changes of other runs wait meanwhile.
+// Reading this much takes a minute or so, on one of the threads for long work, of which an owner has at most half.
 const LIMITS: EffectsLimits = EffectsLimits { max_changes: 200_000, max_hashed_bytes: 16 << 30 };
 
 /// The file with the list of the changes that wait for a decision.
@@ -53,7 +53,9 @@ impl ApplyError {
     pub(in crate::run) fn into_reason(self) -> String {
         match self {
             Self::Unchanged(reason) => reason,
-            Self::Unsettled(reason) => format!("{reason}; some may be in force, see the executor's log"),
+            Self::Unsettled(reason) => {
+                format!("{reason}; some changes may be in force: see the executor's log")
+            }
         }
     }
 }
@@ -137,9 +139,7 @@ impl RunChanges {
     pub(super) fn set_fate(&mut self, fate: Fate) {
         self.folder.fate = fate;
     }
-}
 
-impl RunChanges {
     /// Writes the receipt of the run into its folder: decisions do not depend on what the journal prunes, and an older copy
     /// of the journal is noticed.
     pub(super) fn write_receipt(&self, receipt: &Receipt) {

@@ -176,7 +176,7 @@ impl RunRoots {
     /// The reason why there is no list of changes, as a clause.
     pub(super) fn describe_effects_error(&self, error: &EffectsError) -> String {
         if let EffectsError::Conflicts(conflicts) = error {
-            return self.describe_conflicts(conflicts);
+            return format!("{}: run it again", self.describe_conflicts(conflicts));
         }
         if let EffectsError::ReadOnly(path) | EffectsError::Original { path, source: _ } = error {
             return format!("{error}: {}", self.describe_path(path));
@@ -214,7 +214,7 @@ impl RunRoots {
         };
         let conflicts = conflicts.iter().map(describe).collect::<Vec<_>>();
         let listed = list_first(&conflicts);
-        format!("others have changed the files meanwhile, so no file was changed: run it again ({listed})")
+        format!("others have changed the files ({listed})")
     }
 
     /// Stores where the folders are, and makes the folder of the commit's log. Both are on the disk afterwards.

@@ -239,7 +239,7 @@ fn sets_of_file_changes_are_read_as_they_are_written() {
     let uncounted = FileChanges { counts: None, ..staged_changes() };
     let old = [EffectsSet { changes: uncounted, ..effects_sets()[1].clone() }];
     assert_eq!(decode::effects_result(encode::effects(&old).get()).unwrap(), old);
-    let message = "the tool's file changes were not committed: `/tmp/b` has changed";
+    let message = "`/tmp/b` has changed";
     let decision =
         json!({ "intent": INTENT, "act": "commit", "status": "FAILURE", "by": "anna", "message": message });
     assert_eq!(shown["decisions"], json!([decision]));
