@@ -522,7 +522,7 @@ impl ChangeSets {
             Err(error) => End::NotCommitted(error.into_reason()),
         };
         if is_unsettled {
-            // Nobody else decides on it: what is left has the only copy of some originals.
+            // No other decision may touch it: what is left has the only copy of some originals.
             taken.leave();
             return self.finish(&decision, &claim, end, wall).await;
         }

@@ -235,8 +235,13 @@ impl Previews {
             (None, None) => verdict.manifest.clone(),
             (Some(_), manifest) => approval_rules::narrow(&verdict.manifest, earlier.chain(manifest)),
         };
-        let directive =
-            Directive { intent: call.intent, approved: true, manifest: Some(narrowed), reason: None, changes: None };
+        let directive = Directive {
+            intent: call.intent,
+            approved: true,
+            manifest: Some(narrowed),
+            reason: None,
+            changes: None,
+        };
         let approved_by =
             approvals.into_iter().map(|approval| approval.author.name().to_owned()).collect::<Vec<_>>();
         let usable = self

@@ -1,4 +1,4 @@
-//! The file changes of runs that take effect together, from the start of a run to its receipt.
+//! The file changes of runs that are kept apart, from the start of a run to its receipt.
 //!
 //! ```text
 //! start    a private folder for the run ─▶ its folder `upper` goes to the guest's process
@@ -32,7 +32,7 @@ use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
-use sets::{KeptSet, Settling};
+use sets::{KeptSet, UnsettledRun};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -82,7 +82,7 @@ pub struct EffectsSettings {
     pub max_bytes: u64,
 }
 
-/// The folders of the runs whose changes take effect together.
+/// The folders of the runs whose changes are kept apart.
 pub(super) struct EffectsFolder {
     place: EffectsPlace,
     settings: EffectsSettings,
@@ -90,10 +90,10 @@ pub(super) struct EffectsFolder {
     sets: Mutex<HashMap<IntentId, KeptSet>>,
     /// The runs whose changes are left to an operator.
     blocked: Mutex<HashSet<IntentId>>,
-    /// The runs whose changes have not taken effect.
-    settling: Mutex<HashMap<IntentId, Settling>>,
+    /// The runs whose changes neither are in force nor wait.
+    unsettled: Mutex<HashMap<IntentId, UnsettledRun>>,
     opened: Mutex<Option<Arc<OpenedFolder>>>,
-    /// One commit at a time: no two of this process change a folder at once, and only one list is in memory.
+    /// One commit or undo at a time: no two of this process change a folder at once.
     turn: Semaphore,
     /// The number of the next run's folder.
     next: AtomicU64,
@@ -106,7 +106,7 @@ impl EffectsFolder {
             settings,
             sets: Mutex::default(),
             blocked: Mutex::default(),
-            settling: Mutex::default(),
+            unsettled: Mutex::default(),
             opened: Mutex::default(),
             turn: Semaphore::new(1),
             next: AtomicU64::default(),
@@ -118,7 +118,7 @@ impl EffectsFolder {
         self.settings
     }
 
-    /// Does long work on the changes of a run, one at a time, on behalf of `owner`.
+    /// Does work that changes the originals, in a turn of its own, on behalf of `owner`.
     pub(super) async fn in_turn<T: Send + 'static>(
         &self,
         owner: &str,

@@ -170,7 +170,7 @@ async fn find_told(claims: &IntentClaims, intent: IntentId) -> Result<Told, Jour
     Ok(Told::of(stage.as_ref().map(|(_agent, stage)| stage)))
 }
 
-/// What has become of the folder of an earlier run.
+/// The folder of an earlier run, after the receipt of the run was looked at.
 enum Brought {
     /// Nothing of it is needed any more.
     Ended,
@@ -231,7 +231,7 @@ fn try_bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Result<O
     }
 }
 
-/// What becomes of the folder of an earlier run.
+/// The end of a commit that an earlier process has left.
 enum Ended {
     Removed,
     MayBeKept { receipt: Arc<Receipt>, is_in_force: bool },

@@ -70,7 +70,7 @@ pub struct ChangeSetSummary {
     pub until: OffsetDateTime,
 }
 
-/// What becomes of the changes of the set in the future, as the file says.
+/// The state of a set, as its file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum KeptState {
@@ -100,14 +100,14 @@ pub(super) struct StoredSet {
     bytes: u64,
 }
 
-/// Who works on a set.
+/// The phase of the decisions on a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nobody.
+    /// There is none now.
     Idle,
-    /// Somebody decides on it.
+    /// One is being carried out.
     Deciding,
-    /// An operator has to: a decision could neither be carried out nor taken back as a whole.
+    /// One could be neither carried out nor taken back as a whole: an operator has to look at it.
     Stuck,
 }
 
@@ -123,8 +123,8 @@ pub(super) struct KeptSet {
     is_withdrawn: bool,
 }
 
-/// The run of a guest that may have ended, and whose changes have not taken effect.
-pub(super) struct Settling {
+/// The run of a guest that may have ended, and whose changes neither are in force nor wait.
+pub(super) struct UnsettledRun {
     run: RunIdentity,
     reason: Option<AbortReason>,
     /// `false` while its guest runs: whoever stops it then also finds it among the active runs.
@@ -141,8 +141,8 @@ pub(super) struct Withdrawal {
 impl Withdrawal {
     /// Notes that the guest has ended.
     pub(super) fn note_end(&self) {
-        if let Some(settling) = self.effects.settling.lock().get_mut(&self.intent) {
-            settling.has_ended = true;
+        if let Some(run) = self.effects.unsettled.lock().get_mut(&self.intent) {
+            run.has_ended = true;
         }
     }
 
@@ -151,14 +151,14 @@ impl Withdrawal {
     /// # Errors
     /// The reason for which it was stopped.
     pub(super) fn close(self) -> Result<(), AbortReason> {
-        let settling = self.effects.settling.lock().remove(&self.intent);
-        settling.and_then(|settling| settling.reason).map_or(Ok(()), Err)
+        let closed = self.effects.unsettled.lock().remove(&self.intent);
+        closed.and_then(|run| run.reason).map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Withdrawal {
     fn drop(&mut self) {
-        self.effects.settling.lock().remove(&self.intent);
+        self.effects.unsettled.lock().remove(&self.intent);
     }
 }
 
@@ -298,8 +298,8 @@ impl EffectsFolder {
 
     /// Lets a run be stopped until its changes take effect, also after its guest has ended.
     pub(super) fn watch(self: &Arc<Self>, run: &RunIdentity) -> Withdrawal {
-        let settling = Settling { run: run.clone(), reason: None, has_ended: false };
-        self.settling.lock().insert(run.intent, settling);
+        let unsettled = UnsettledRun { run: run.clone(), reason: None, has_ended: false };
+        self.unsettled.lock().insert(run.intent, unsettled);
         Withdrawal { effects: Arc::clone(self), intent: run.intent }
     }
 
@@ -310,8 +310,8 @@ impl EffectsFolder {
         is_selected: impl Fn(&RunIdentity) -> bool,
         reason: AbortReason,
     ) -> usize {
-        let mut settling = self.settling.lock();
-        let open = settling.values_mut().filter(|one| one.reason.is_none() && is_selected(&one.run));
+        let mut unsettled = self.unsettled.lock();
+        let open = unsettled.values_mut().filter(|one| one.reason.is_none() && is_selected(&one.run));
         open.map(|one| {
             one.reason = Some(reason);
             usize::from(one.has_ended)

@@ -68,7 +68,7 @@ pub(super) fn list(
     };
     // The list of changes has the deletions first, then the moves.
     let (removals, mut others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
-    // What was there before is more than what is new.
+    // Changes of what was there before are more than what is new.
     others.sort_by_key(|change| match &change.kind {
         ChangeKind::Changed { .. } | ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => 0,
         ChangeKind::Attributes { .. } => 1,
