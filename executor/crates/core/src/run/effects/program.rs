@@ -516,3 +516,6 @@ pub(super) fn reopen_contents(dir: &OwnedFd) -> rustix::io::Result<Upper> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests;
