@@ -114,6 +114,7 @@ impl Console {
             bounds: config.bounds,
             containment: containment(config, parts.contained, parts.has_cgroups),
             journal: self.journal.clone(),
+            keep_changes: config.effects_limits.keep,
         };
         a2g_console::router(Arc::clone(parts.executor), port)
     }

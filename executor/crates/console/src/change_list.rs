@@ -3,7 +3,8 @@
 //! ```text
 //! deleted, emptied, renamed ─▶ what has left the machine ─▶ changed ─▶ permissions and times ─▶ created
 //! ```
-//! A commit loses what comes first, so nothing there is folded or left out. Of the differences, the first short ones are open.
+//! A commit loses what comes first, so no entry there is folded or left out; its content is folded below it. Of the other
+//! differences, the first short ones are open.
 //! A path is whole and has a frame, so that no name can imitate what the page says of it.
 
 use super::page::{byte_size, counted, whole};
@@ -36,6 +37,12 @@ fn is_loss(group: ChangeGroup) -> bool {
         ChangeGroup::Deleted | ChangeGroup::Emptied => true,
         ChangeGroup::Renamed | ChangeGroup::Changed | ChangeGroup::Attributes | ChangeGroup::Created => false,
     }
+}
+
+/// `true` if a commit may lose content: of changes that nothing tells, each may empty a file.
+pub(super) fn may_lose_content(changes: &FileChanges) -> bool {
+    let is_lost = |group: &ChangeGroup| is_loss(*group) && changes.count_all(*group) > 0;
+    changes.count_unknown() > 0 || ChangeGroup::VARIANTS.iter().any(is_lost)
 }
 
 /// `true` if a difference of the group may be open.
@@ -95,13 +102,13 @@ fn describe_left_out(changes: &FileChanges) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-/// All lists, and between them what has left the machine.
-pub(super) fn lists(receipt: &Receipt, changes: &FileChanges) -> Markup {
+/// All lists, and between them what has left the machine. `loss_note` is beside the headings of what a commit loses.
+pub(super) fn lists(receipt: &Receipt, changes: &FileChanges, loss_note: Option<&str>) -> Markup {
     let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
     html! {
-        @for group in REMOVALS { (renderer.section(group, changes)) }
+        @for group in REMOVALS { (renderer.section(group, changes, loss_note)) }
         (departures(receipt))
-        @for group in OTHERS { (renderer.section(group, changes)) }
+        @for group in OTHERS { (renderer.section(group, changes, loss_note)) }
     }
 }
 
@@ -138,11 +145,14 @@ struct Renderer {
 }
 
 impl Renderer {
-    fn section(&mut self, group: ChangeGroup, changes: &FileChanges) -> Markup {
+    fn section(&mut self, group: ChangeGroup, changes: &FileChanges, loss_note: Option<&str>) -> Markup {
         let listed = changes.shown.iter().filter(|change| change.group() == group).collect::<Vec<_>>();
         html! {
             @if changes.count_all(group) > 0 {
-                h2 { (group.title()) " (" (changes.describe_count(group)) ")" }
+                h2 {
+                    (group.title()) " (" (changes.describe_count(group)) ")"
+                    @if let Some(note) = loss_note.filter(|_| is_loss(group)) { " " span.kind { (note) } }
+                }
                 @if !listed.is_empty() {
                     ul.changes { @for change in listed { li { (self.entry(group, change)) } } }
                 }
@@ -152,7 +162,7 @@ impl Renderer {
 
     fn entry(&mut self, group: ChangeGroup, change: &ShownChange) -> Markup {
         html! {
-            @if let Some(diff) = &change.diff {
+            @if let Some(diff) = find_lines(change) {
                 details open[self.is_open(group, diff)] {
                     summary { (head(change)) }
                     (self.difference(diff))
@@ -192,6 +202,11 @@ impl Renderer {
     }
 }
 
+/// The difference of a change, if it has a line: that of an empty file has none.
+fn find_lines(change: &ShownChange) -> Option<&str> {
+    change.diff.as_deref().filter(|diff| !diff.is_empty())
+}
+
 /// The paths of a change, its size and its permissions.
 fn head(change: &ShownChange) -> Markup {
     let ShownChange { entry, path, from, mode_before, mode_after, target, .. } = change;
@@ -218,19 +233,23 @@ fn unread_part(change: &ShownChange) -> Markup {
     }
 }
 
-/// The number of removed and added lines, and the size, before and after.
+/// The number of removed and added lines, and the size, before and after: `−1 +1, 23 → 23 bytes` or `was 9 bytes`.
 fn describe_size(change: &ShownChange) -> String {
-    let ShownChange { bytes_before, bytes_after, diff, is_diff_cut, .. } = change;
-    let lines = diff.as_ref().map(|diff| {
+    let ShownChange { bytes_before, bytes_after, is_diff_cut, .. } = change;
+    let lines = find_lines(change).map(|diff| {
         let count = |sign: char| diff.split('\n').filter(|line| line.starts_with(sign)).count();
         // No removed line is ever left out of a difference.
         let more = if *is_diff_cut { " or more" } else { "" };
         format!("−{} +{}{more}", count('-'), count('+'))
     });
     let size = match (bytes_before.map(byte_size), bytes_after.map(byte_size)) {
-        (Some(before), Some(after)) if before != after => Some(format!("{before} → {after}")),
-        (Some(size), Some(_) | None) | (None, Some(size)) => Some(size),
-        (None, None) => None,
+        (Some(before), Some(after)) => {
+            let unit = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+            // A unit that both have is named once.
+            Some(format!("{} → {after}", before.strip_suffix(unit).unwrap_or(&before)))
+        }
+        (Some(before), None) => Some(format!("was {before}")),
+        (None, after) => after,
     };
     lines.into_iter().chain(size).collect::<Vec<_>>().join(", ")
 }
@@ -398,7 +417,7 @@ mod tests {
             "Not shown here: 9997 more changes, none of them a deletion or a rename (changes 17, creates 9980)."
         );
         let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
-        let heading = |renderer: &mut Renderer, group| text(&renderer.section(group, &changes));
+        let heading = |renderer: &mut Renderer, group| text(&renderer.section(group, &changes, None));
         assert!(heading(&mut renderer, ChangeGroup::Changed).starts_with("Changed (20, 3 listed)"));
         assert_eq!(heading(&mut renderer, ChangeGroup::Created), "Created (9980, none listed)");
         assert_eq!(heading(&mut renderer, ChangeGroup::Deleted), "");
@@ -430,8 +449,57 @@ mod tests {
         let mut is_open = |group, diff: &str| {
             renderer.entry(group, &with_diff(diff.to_owned())).0.contains("<details open")
         };
-        assert!(!is_open(ChangeGroup::Emptied, &short) && !is_open(ChangeGroup::Changed, &long));
+        for (group, diff) in
+            [(ChangeGroup::Deleted, &short), (ChangeGroup::Emptied, &short), (ChangeGroup::Changed, &long)]
+        {
+            assert!(!is_open(group, diff), "{group:?}");
+        }
         assert_eq!([(); 4].map(|()| is_open(ChangeGroup::Changed, &short)), [true, true, true, false]);
+    }
+
+    #[test]
+    fn what_a_commit_loses_has_a_note_its_old_size_and_its_content() {
+        let diff = Some("@@ -1,1 +0,0 @@\n-a\n".to_owned());
+        let deleted =
+            ShownChange { bytes_before: Some(2), diff, ..change(ChangeWord::Deleted, "/workspace/a") };
+        // An empty file has a difference without lines.
+        let empty = ShownChange {
+            bytes_before: Some(0),
+            diff: Some(String::new()),
+            ..change(ChangeWord::Deleted, "/workspace/b")
+        };
+        let created = ShownChange { bytes_after: Some(1_536), ..change(ChangeWord::Created, "/workspace/c") };
+        let changes = of(3, vec![deleted, empty, created]);
+        let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
+        let lost = renderer.section(ChangeGroup::Deleted, &changes, Some("cannot be undone"));
+        assert_eq!(
+            text(&lost),
+            "Deleted (2) cannot be undone/workspace/a −1 +0, was 2 bytes@@ -1,1 +0,0 @@\n-a\n/workspace/b was 0 bytes"
+        );
+        assert_eq!(lost.0.matches("<details>").count(), 1, "{}", lost.0);
+        let other = renderer.section(ChangeGroup::Created, &changes, Some("cannot be undone"));
+        assert_eq!(text(&other), "Created (1)/workspace/c 1.5 KB");
+        assert!(may_lose_content(&changes));
+        assert!(!may_lose_content(&of(1, vec![change(ChangeWord::Created, "/workspace/c")])));
+        assert!(may_lose_content(&of(2, vec![change(ChangeWord::Created, "/workspace/c")])));
+    }
+
+    #[test]
+    fn both_sizes_of_a_change_are_shown() {
+        for (before, after, shown) in [
+            (23, 23, "23 → 23 bytes"),
+            (1, 23, "1 byte → 23 bytes"),
+            (23, 1, "23 bytes → 1 byte"),
+            (1_536, 2_048, "1.5 → 2 KB"),
+            (9, 2_048, "9 bytes → 2 KB"),
+        ] {
+            let changed = ShownChange {
+                bytes_before: Some(before),
+                bytes_after: Some(after),
+                ..change(ChangeWord::Changed, "/workspace/a")
+            };
+            assert_eq!(describe_size(&changed), shown);
+        }
     }
 
     #[test]

@@ -7,30 +7,35 @@
 //! ```
 //! A commit names the digest that the page showed. The executor compares it with the changes that wait.
 
-use super::change_list::{describe_unseen, lists, summary};
+use super::change_list::{describe_unseen, lists, may_lose_content, summary};
 use super::decision::{SHOWN_AT, has_been_shown, shown_at_field};
 use super::elsewhere::{self, FleetAnswers, IntentPage};
 use super::form::FormFields;
 use super::page::{
     Html, Viewer, at, cards, countdown, counted, exact_time, fault_page, fault_text, forbidden, intent_link,
-    line, not_found, short_id, status, waiting_changes_count, whole,
+    line, main_argument_part, not_found, short_id, status, waiting_changes_count, whole,
 };
 use super::session::{FORM_TOKEN, PostedForm, SignedIn};
+use super::tools::find_tool;
 use super::{ConsoleState, ReadingViewer};
 use a2g_core::run::{ChangeSet, ChangeSetSummary};
 use a2g_govern::Caller;
+use a2g_journal::RunRecord;
+use a2g_types::call::{StoredArguments, main_argument};
 use a2g_types::failure_message::describe;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::NodeName;
 use a2g_types::outcome::{ChangeGroup, ChangeState, Receipt};
-use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
+use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Descriptor, Digest, UNDO_TOOL};
+use a2g_types::visible_text::escape_invisible;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
 
 /// The fields of the form.
@@ -39,6 +44,8 @@ const FIELDS: [&str; 4] = [FORM_TOKEN, "action", DIGEST, SHOWN_AT];
 const DIGEST: &str = "digest";
 /// Maximum number of rows of each list of one node.
 const MAX_LISTED: usize = 200;
+/// Maximum length of the tool's description above the changes, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 80;
 
 const EXPIRED: &str =
     "Expired: nobody decided in time, so the changes are discarded. The agent has to send the call again.";
@@ -176,7 +183,7 @@ impl FleetChanges {
             @if waiting.rows.is_empty() { p { "No file changes wait for a decision." } }
             @else { (table("Changes that wait", "Discarded", &waiting, own_name, |row| countdown(row.until, now))) }
             @if !in_force.rows.is_empty() {
-                h2 { "In force, and can be undone" }
+                h2 { "Applied, and can be undone" }
                 (table("Changes that can be undone", "Can be undone until", &in_force, own_name, |row| at(row.until)))
             }
             @if let Some(notice) = &self.elsewhere.notice { p role="status" { (notice) } }
@@ -223,7 +230,7 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
         if own_name.is_some() { "sse:changes, sse:runs, every 15s" } else { "sse:changes, sse:runs" };
     let body = html! {
         h1 { "File changes" }
-        p.hint { "A successful run under `staged` leaves its file changes here. They are not in force until somebody commits them." }
+        p.hint { "A successful run under `staged` leaves its file changes here. They are not applied until somebody commits them." }
         section #changes hx-get="/console/changes" hx-trigger=(trigger) hx-select="#changes" hx-swap="outerHTML" aria-live="polite" {
             (changes.part(own_name, console.executor.clock().now()))
         }
@@ -256,7 +263,8 @@ pub(super) async fn find_page_here(
     intent: IntentId,
 ) -> Option<Response> {
     match find_here(console, signed_in, intent).await {
-        Ok(set) => set.map(|set| set_page(console, signed_in, &set, None)),
+        Ok(Some(set)) => Some(set_page(console, signed_in, &set, None).await),
+        Ok(None) => None,
         Err(fault) => Some(fault_page(&fault)),
     }
 }
@@ -271,46 +279,84 @@ async fn find_here(
     Ok(found.filter(|set| signed_in.caller.may_read(&set.summary.agent)))
 }
 
-fn set_page(console: &ConsoleState, signed_in: &SignedIn, set: &ChangeSet, notice: Option<&str>) -> Response {
-    let viewer = signed_in.viewer(console);
+async fn set_page(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    set: &ChangeSet,
+    notice: Option<&str>,
+) -> Response {
+    let ChangeSetSummary { intent, agent, tool, .. } = &set.summary;
+    // Without an answer of the journal, the page lacks only the time and the argument of the call.
+    let found = console.executor.queries.run_record(*intent).await.unwrap_or_default();
+    // Another agent may have used the id before.
+    let record = found.filter(|record| record.agent == agent.as_str());
+    let tools = console.executor.catalogue.tools();
+    let page = SetPage {
+        set,
+        record: record.as_ref(),
+        tool: find_tool(&tools, tool.as_str()),
+        node: console.executor.node.name(),
+        keep: console.keep_changes,
+        notice,
+    };
     let now = console.executor.clock().now();
-    viewer.page("Changes", &set_body(viewer, set, console.executor.node.name(), notice, now))
+    let viewer = signed_in.viewer(console);
+    viewer.page("Changes", &set_body(viewer, page, now))
+}
+
+/// The page after a form that has decided nothing, for the reason `error`.
+async fn refusal_page(
+    console: &ConsoleState,
+    signed_in: &SignedIn,
+    set: &ChangeSet,
+    error: &str,
+) -> Response {
+    let notice = format!("Nothing was decided: {error}.");
+    set_page(console, signed_in, set, Some(&notice)).await
+}
+
+/// The content of the page of the changes of one run.
+#[derive(Clone, Copy)]
+pub(super) struct SetPage<'a> {
+    pub(super) set: &'a ChangeSet,
+    /// The records of the run; `None` if the journal has none of its agent.
+    pub(super) record: Option<&'a RunRecord>,
+    /// The tool as it is now; `None` if the catalogue has none of this name.
+    pub(super) tool: Option<&'a Descriptor>,
+    /// `None` outside of a fleet.
+    pub(super) node: Option<&'a NodeName>,
+    /// The time for which committed changes can be undone; zero if they cannot.
+    pub(super) keep: Duration,
+    pub(super) notice: Option<&'a str>,
 }
 
 /// The page of the changes of one run.
-pub(super) fn set_body(
-    viewer: Viewer<'_>,
-    set: &ChangeSet,
-    node: Option<&NodeName>,
-    notice: Option<&str>,
-    now: OffsetDateTime,
-) -> Markup {
-    let ChangeSet {
-        summary: ChangeSetSummary { intent, agent, tool, mode, state, digest, until, .. }, ..
-    } = set;
-    let ChangeSet { receipt, decisions, .. } = set;
+pub(super) fn set_body(viewer: Viewer<'_>, page: SetPage<'_>, now: OffsetDateTime) -> Markup {
+    let ChangeSet { summary: ChangeSetSummary { intent, tool, mode, state, digest, until, .. }, .. } =
+        page.set;
+    let ChangeSet { receipt, decisions, .. } = page.set;
     let changes = receipt.outcome.usage.changes.as_ref();
     let failure = decisions.last().and_then(|last| Some((act(last), describe(&last.outcome)?)));
+    let loss_note = (*state == ChangeState::Waiting).then(|| describe_undo(page.keep));
     html! {
         @if *state == ChangeState::Waiting {
             // The script shows it once the time has come.
             p.error role="alert" data-expires=(exact_time(*until)) hidden[now < *until] { (EXPIRED) }
         }
         h1 { "File changes of " (tool) }
-        @if let Some(notice) = notice { p.notice role="alert" { (notice) } }
+        (origin_part(page))
+        @if let Some(notice) = page.notice { p.notice role="alert" { (notice) } }
         @if let Some((act, reason)) = failure { p.error role="status" { "The last attempt to " (act) " them failed: " (whole(&reason)) "." } }
         div.why {
             @if let Some(changes) = changes { (summary(changes)) }
             p { (state_part(*state, *until, now)) }
         }
-        @if let Some(changes) = changes { (lists(receipt, changes)) }
+        @if let Some(changes) = changes { (lists(receipt, changes, loss_note.as_deref())) }
         h2 { "The run" }
         dl.facts.pairs {
-            dt { "Agent" } dd { (line(agent.as_str())) }
-            dt { "Tool" } dd { a href={ "/console/tools/" (tool.as_str()) } { (tool) } }
             dt { "Run" } dd { (intent_link(*intent)) ", with its arguments and its result" }
             dt { "Changes" } dd { (mode.as_str()) ": " (mode.summary()) }
-            @if let Some(node) = node { dt { "Node" } dd { (node) } }
+            @if let Some(node) = page.node { dt { "Node" } dd { (node) } }
         }
         @if !decisions.is_empty() {
             h2 { "Decisions" }
@@ -320,7 +366,39 @@ pub(super) fn set_body(
             summary { "Hash of the changes" }
             p { code.hash { (digest.to_string()) } " covers every change, listed or not, and what the run has read. A commit names it." }
         }
-        (decision_bar(viewer, set, now))
+        (decision_bar(viewer, page.set, now))
+    }
+}
+
+/// The call whose run made the changes. Its texts are shortened, so that they move no deletion far down.
+fn origin_part(SetPage { set, record, tool, .. }: SetPage<'_>) -> Markup {
+    let ChangeSetSummary { agent, tool: name, .. } = &set.summary;
+    let called = record.and_then(|record| record.events.first());
+    let argument = record.and_then(find_main_argument);
+    html! {
+        p.origin {
+            "Tool " a href={ "/console/tools/" (name.as_str()) } { (name) }
+            @if let Some(tool) = tool { ": " (escape_invisible(&tool.description, MAX_DESCRIPTION_CHARS)) }
+            " · agent " (line(agent.as_str()))
+            @if let Some(called) = called { " · called " (at(called.at)) }
+            @if argument.is_some() { " with " (main_argument_part(argument.as_deref())) }
+        }
+    }
+}
+
+/// The main argument of a call whose arguments the journal has.
+fn find_main_argument(record: &RunRecord) -> Option<String> {
+    match record.arguments.as_ref()? {
+        StoredArguments::Kept { arguments, left_out: _ } => main_argument(arguments),
+        StoredArguments::TooLarge { max_bytes: _ } => None,
+    }
+}
+
+/// The time for which a commit can be undone. Lack of space may end it earlier.
+fn describe_undo(keep: Duration) -> String {
+    match keep.as_secs() / 86_400 {
+        0 => "cannot be undone after a commit".to_owned(),
+        days => format!("can be undone for up to {} after a commit", counted(days, "day")),
     }
 }
 
@@ -329,14 +407,14 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
     html! {
         @match state {
             ChangeState::Waiting => {
-                strong { "Not in force yet" } ": discarded " (countdown(until, now)) " (" (at(until)) ") unless somebody commits all of it."
+                strong { "Not applied yet" } ": discarded " (countdown(until, now)) " (" (at(until)) ") unless committed. All of it or none: there is no way to commit a part."
             }
             ChangeState::InForce => {
-                strong { "In force" } ": it can be undone until " (at(until)) ", as long as none of these files has changed since."
+                strong { "Applied" } ": it can be undone until " (at(until)) ", as long as none of these files has changed since."
             }
-            ChangeState::Kept => { strong { "In force" } ": it can no longer be undone." }
-            ChangeState::Discarded => { strong { "Not in force" } ": it was discarded." }
-            ChangeState::Undone => { strong { "No longer in force" } ": it was undone." }
+            ChangeState::Kept => { strong { "Applied" } ": it can no longer be undone." }
+            ChangeState::Discarded => { strong { "Not applied" } ": it was discarded." }
+            ChangeState::Undone => { strong { "No longer applied" } ": it was undone." }
         }
     }
 }
@@ -368,12 +446,15 @@ fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Mar
     let changes = set.receipt.outcome.usage.changes.as_ref();
     let deletions = changes.map_or(0, |changes| changes.count_all(ChangeGroup::Deleted));
     let unseen = changes.and_then(describe_unseen);
+    let is_loss = changes.is_none_or(may_lose_content);
     let commit = html! {
-        button.primary type="submit" name="action" value="commit" {
+        // A commit that may lose content has the colour of danger, and no more emphasis than the other button.
+        button.primary.danger[is_loss] type="submit" name="action" value="commit" {
             "Commit all " (count) @if deletions > 0 { ", deleting " (deletions) }
         }
     };
-    let discard = html! { button.danger type="submit" name="action" value="discard" { "Discard all" } };
+    let discard =
+        html! { button.danger[!is_loss] type="submit" name="action" value="discard" { "Discard all" } };
     let undo = html! { button.primary type="submit" name="action" value="undo" { "Undo all " (count) } };
     let form = |buttons: &Markup| {
         html! {
@@ -455,15 +536,12 @@ pub(super) async fn decide_here(
     if !ChangeRights::of(caller, &set.summary.agent).may_discard() {
         return Some(forbidden("approver or governor"));
     }
-    let refuse = |error: &str| {
-        let notice = format!("Nothing was decided: {error}.");
-        Some(set_page(console, signed_in, &set, Some(&notice)))
-    };
     if let Err(error) = form.check_names(|name| FIELDS.contains(&name), |_name| false) {
-        return refuse(&error);
+        return Some(refusal_page(console, signed_in, &set, &error).await);
     }
     let Some(act) = PostedAct::read(form) else {
-        return refuse("the form names no action: open the page again");
+        let error = "the form names no action: open the page again";
+        return Some(refusal_page(console, signed_in, &set, error).await);
     };
     let is_early = !has_been_shown(form, console.executor.clock().now());
     let posted = form.get(DIGEST).and_then(|text| Digest::parse(text).ok());
@@ -476,17 +554,15 @@ pub(super) async fn decide_here(
         }
         (PostedAct::Commit | PostedAct::Undo, None) => return Some(forbidden("approver or governor")),
         (PostedAct::Commit | PostedAct::Undo, Some(_)) if is_early => {
-            return refuse(
-                "the button was pressed within a second of the page; look again, and press it if you agree",
-            );
+            return Some(refusal_page(console, signed_in, &set, TOO_EARLY).await);
         }
         (PostedAct::Commit, Some(right)) => match digest {
             Some(digest) => changes.commit(intent, &digest, right).await,
-            None => return refuse(OTHER_CHANGES),
+            None => return Some(refusal_page(console, signed_in, &set, OTHER_CHANGES).await),
         },
         (PostedAct::Undo, Some(right)) => match digest {
             Some(_) => changes.undo(intent, right).await,
-            None => return refuse(OTHER_CHANGES),
+            None => return Some(refusal_page(console, signed_in, &set, OTHER_CHANGES).await),
         },
     };
     match result {
@@ -496,6 +572,8 @@ pub(super) async fn decide_here(
     }
 }
 
+const TOO_EARLY: &str =
+    "the button was pressed within a second of the page; look again, and press it if you agree";
 const OTHER_CHANGES: &str =
     "the form is of other changes than these; look at these, and press the button if you agree";
 
@@ -521,10 +599,7 @@ async fn after_fault(
         | Fault::LimitReached(..) => true,
     };
     match find_here(console, signed_in, intent).await {
-        Ok(Some(set)) if is_known => {
-            let notice = format!("Nothing was decided: {}.", fault_text(fault));
-            set_page(console, signed_in, &set, Some(&notice))
-        }
+        Ok(Some(set)) if is_known => refusal_page(console, signed_in, &set, &fault_text(fault)).await,
         // It does not say that nothing was decided: a decision may be in force that is not on the disk yet.
         Ok(_) | Err(_) => fault_page(fault),
     }

@@ -3,7 +3,7 @@
 //! Each page is rendered twice: with the hostile texts, and with harmless ones of the same length. A tokenizer of the HTML
 //! standard has to find the same elements with the same attributes in both, so none of them comes from a text.
 
-use super::changes::set_body;
+use super::changes::{SetPage, set_body};
 use super::merged_page::{MergedPage, NodePage, NodeRow, Positions};
 use super::page::{Html, Viewer, document};
 use super::runs::{ProofPlace, RunSoFar, run_body};
@@ -428,7 +428,15 @@ fn changes_page(record: &RunRecord, state: ChangeState) -> Vec<String> {
         until: LATER,
     };
     let set = ChangeSet { summary, decisions: vec![Arc::clone(&receipt)], receipt };
-    skeleton(&set_body(viewer(&caller), &set, None, Some("notice"), NOW))
+    let page = SetPage {
+        set: &set,
+        record: Some(record),
+        tool: None,
+        node: None,
+        keep: Duration::from_hours(24),
+        notice: Some("notice"),
+    };
+    skeleton(&set_body(viewer(&caller), page, NOW))
 }
 
 /// The page of a node in a fleet.

@@ -81,6 +81,8 @@ pub struct ConsolePort {
     pub containment: Containment,
     /// The journal's file, for the commands that verify receipts.
     pub journal: PathBuf,
+    /// The time for which committed file changes can be undone; zero if they cannot.
+    pub keep_changes: Duration,
 }
 
 struct ConsoleState {
@@ -91,6 +93,7 @@ struct ConsoleState {
     bounds: JsonBounds,
     containment: Containment,
     journal: PathBuf,
+    keep_changes: Duration,
     /// The requests that read the journal: its readers serve them one after another.
     readings: Places,
     /// The requests that merge the usage of all nodes.
@@ -154,7 +157,8 @@ impl FromRequestParts<Arc<ConsoleState>> for ReadingViewer {
 /// The router of the console. It authenticates its requests itself, by the cookie of a session.
 #[must_use]
 pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
-    let ConsolePort { callers, tls, local_key, request_timeout, bounds, containment, journal } = port;
+    let ConsolePort { callers, tls, local_key, request_timeout, bounds, containment, journal, keep_changes } =
+        port;
     let clock = Arc::clone(executor.clock());
     let sessions = BrowserSessions::new(callers, clock, tls, local_key);
     let live = LiveChanges::subscribe(&executor);
@@ -168,6 +172,7 @@ pub fn router(executor: Arc<Executor>, port: ConsolePort) -> ProtocolRouter {
         bounds,
         containment,
         journal,
+        keep_changes,
         readings,
         merges,
     });

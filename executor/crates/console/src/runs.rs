@@ -278,10 +278,7 @@ fn changes_of(receipt: &Receipt) -> Option<(IntentId, String)> {
         return Some((decided, "See the file changes that it decided on".to_owned()));
     }
     let count = receipt.outcome.usage.changes.as_ref()?.count;
-    Some((
-        receipt.intent,
-        format!("See its {}, and whether they are in force", counted(count, "file change")),
-    ))
+    Some((receipt.intent, format!("See its {}, and whether they are applied", counted(count, "file change"))))
 }
 
 /// What the journal has of the arguments.

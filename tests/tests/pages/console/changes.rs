@@ -40,7 +40,7 @@ fn catalogue_of(tool: &str, guest: &Guest) -> Catalogue {
 
 /// Runs the tool, and returns its intent.
 fn stage(executor: &Executor, tool: &str) -> String {
-    let call = execute(tool, json!({}));
+    let call = execute(tool, json!({ "task": "tidy up" }));
     let answer = executor.rpc("a2g/execute", &call);
     assert_eq!(result(&answer)["status"], "STAGED", "{answer}");
     id_of(&call)
@@ -115,25 +115,39 @@ fn a_deletion_among_many_edits_is_seen_first() {
     let text = browser.text("main");
     let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
     let parts = [
+        "Tool tidy: A tool of the tests.",
+        AGENT,
+        " UTC with tidy up",
         "Deletes 1, changes 200",
-        "Not in force yet",
-        "Deleted (1)",
-        "/workspace/customers.db",
+        "Not applied yet",
+        "All of it or none",
+        "Deleted (1) can be undone for up to 1 day after a commit",
+        "/workspace/customers.db −1 +0, was 9 bytes",
         "What has left the machine",
         "Nothing: the run had no network.",
         "Changed (200)",
-        "/workspace/src/module_000.py",
+        "/workspace/src/module_000.py −1 +1, 23 → 23 bytes",
         "/workspace/src/module_199.py",
         "Commit all 201, deleting 1",
     ];
     assert!(parts.map(place).is_sorted(), "{text}");
-    // The first differences are open, and the others folded.
+    // The button that deletes has the colour of danger, and the other one no colour.
+    let classes = ["commit", "discard"]
+        .map(|value| browser.evaluate(&format!("document.querySelector('button[value={value}]').className")));
+    assert_eq!(classes, ["primary danger", ""]);
+    // The first differences are open, and the others folded, as is that of the deletion.
     let added = browser.texts(".changes details[open] .plus");
     assert!(added.len() == 3 && added.iter().all(|line| line.trim() == "+LIMIT = 2"), "{added:?}");
-    assert_eq!(browser.evaluate("document.querySelectorAll('.changes details').length"), EDITS);
+    assert_eq!(browser.evaluate("document.querySelectorAll('.changes details').length"), EDITS + 1);
+    assert_eq!(
+        browser.evaluate(
+            "document.querySelectorAll('.changes')[0].querySelectorAll('details:not([open]) .minus').length"
+        ),
+        1
+    );
     browser.goto(&format!("/console/runs/{id}"));
     browser.wait_for_text("STAGED");
-    browser.click("link", "See its 201 file changes, and whether they are in force");
+    browser.click("link", "See its 201 file changes, and whether they are applied");
     browser.wait_for_path(&path_of(&id));
     browser.report().check_is_empty();
 }
@@ -215,7 +229,7 @@ fn only_a_button_commits_and_only_what_was_seen() {
     browser.wait_for_text("commit by the person at the console SUCCESS");
     eventually("nothing is counted", || (!browser.text("nav").contains('(')).then_some(()));
     browser.goto("/console/changes");
-    browser.wait_for_text("In force, and can be undone");
+    browser.wait_for_text("Applied, and can be undone");
     browser.goto(&path);
     // The button that undoes is where the other one was: a second click on that place does nothing.
     browser.click("button", "Undo all 2");
@@ -268,7 +282,7 @@ fn a_form_decides_only_on_the_changes_that_it_shows() {
         let (status, answer) = post(&client, &path, &fields);
         assert!(status == 200 && answer.contains(notice), "{action} {notice}: {status} {answer}");
         assert!(
-            answer.contains("Not in force yet") && executor.file("new.txt").is_none(),
+            answer.contains("Not applied yet") && executor.file("new.txt").is_none(),
             "{action} {notice}"
         );
     };
@@ -307,8 +321,7 @@ fn a_form_decides_only_on_the_changes_that_it_shows() {
     let page = client.get(&path_of(&second)).1;
     assert_eq!(post(&client, &path_of(&second), &shown(&client, &page, "commit")).0, 303);
     let page = client.get(&path_of(&second)).1;
-    for part in
-        ["The last attempt to commit them failed", "/workspace/new.txt", "Not in force yet", "FAILURE"]
+    for part in ["The last attempt to commit them failed", "/workspace/new.txt", "Not applied yet", "FAILURE"]
     {
         assert!(page.contains(part), "{part}: {page}");
     }
