@@ -445,6 +445,27 @@ fn a_folder_that_only_the_program_has_made_is_the_scope_of_a_call() {
     });
 }
 
+/// On the host there is a file of this name, which is no folder to be granted.
+#[test]
+fn a_folder_in_place_of_a_file_is_the_scope_of_a_call() {
+    let steps = json!([
+        ["remove", "/workspace/a.txt"],
+        ["make_folder", "/workspace/a.txt"],
+        ["create", "/workspace/a.txt/own", "own"],
+        call_in(
+            &["/workspace/a.txt/**"],
+            json!([["append", "/workspace/a.txt/own", "!"], ["create", "/workspace/a.txt/new", "new"]]),
+        ),
+        ["list", "/workspace/a.txt"],
+    ]);
+    let changed = [("a.txt/", ""), ("a.txt/new", "new"), ("a.txt/own", "own!")];
+    let after = before_but(&changed, &["a.txt"]);
+    check(&steps, &after, |outcomes, case| {
+        assert_eq!(outcomes[3], json!({ "steps": [null, null] }), "{case}");
+        assert_eq!(outcomes[4], json!(["new", "own"]), "{case}");
+    });
+}
+
 /// What a call sends over the network could not be taken back with its program's changes.
 #[test]
 fn a_call_with_a_network_is_refused_with_the_reason() {

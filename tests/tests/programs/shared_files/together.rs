@@ -1,13 +1,14 @@
 //! Calls that are made at once, and calls that wait for a person: they have the files one after another.
 
-use super::Effects::Staged;
+use super::Effects::{Direct, Staged};
 use super::{
     BEFORE, Effects, Ran, Shared, arguments, before_but, call, code, entries, nested, program, start,
     steps_of,
 };
-use harness::{Options, call_in_background, result};
+use harness::{Options, call_in_background, eventually, result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// Number of calls that are made at once.
 const CALLS: usize = 8;
@@ -170,4 +171,35 @@ fn the_changes_of_a_program_that_runs_cannot_be_decided_on() {
     let ran = Ran::of(&waiting, &answer.join().unwrap());
     shared.decide("commit", &ran);
     assert_eq!(shared.files(), before_but(&[("a.txt", "ONE"), ("b.txt", "TWO"), ("go", "")], &[]));
+}
+
+/// A call that has to wait for the files leaves the slots of the executor to others.
+#[test]
+fn a_call_that_waits_for_the_files_keeps_no_other_run_from_a_slot() {
+    let shared = Shared::start_with(Options::new().set("executor.concurrent", 2));
+    let waits = arguments(json!({}), json!([["wait_for", "/workspace/go"]]));
+    let both = json!(["all", [[super::TOOL, waits], [super::TOOL, waits]]]);
+    let waiting = program(Staged, json!([both]));
+    let answer = call_in_background(&shared.executor, "a2g/intent", &waiting);
+    let parent = waiting["intent_id"].as_str().expect("an id");
+    for ordinal in [1, 2] {
+        eventually("the call is there", || {
+            (shared.state(&nested(parent, ordinal)) != "unknown").then_some(())
+        });
+    }
+    eventually("one of them has the files", || {
+        [1, 2].iter().any(|ordinal| shared.state(&nested(parent, *ordinal)) == "running").then_some(())
+    });
+    let other = program(Direct, json!([["read", "/workspace/a.txt"]]));
+    let beside = call_in_background(&shared.executor, "a2g/intent", &other);
+    // Far more than it takes, and far less than the program may wait.
+    let began = Instant::now();
+    while !beside.is_finished() && began.elapsed() < Duration::from_secs(15) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let is_beside = beside.is_finished();
+    std::fs::write(shared.executor.workspace().join("go"), "").unwrap();
+    Ran::of(&waiting, &answer.join().unwrap());
+    assert_eq!(Ran::of(&other, &beside.join().unwrap()).outcomes(), [json!("one")]);
+    assert!(is_beside, "a call that only waits has taken the slot of another run");
 }
