@@ -11,9 +11,9 @@ use super::remote::{call, member, options, unreadable};
 use a2g_journal::NounCount;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::FileEffects;
-use a2g_types::outcome::{ChangeState, Status};
+use a2g_types::outcome::{ChangeState, DecisionAct, Status};
 use a2g_types::tool::Digest;
-use a2g_wire::a2g::decode::{self, DecisionAct, EffectsDecision, EffectsSet};
+use a2g_wire::a2g::decode::{self, EffectsDecision, EffectsSet};
 use a2g_wire::a2g::encode;
 use anyhow::{Context as _, bail};
 use serde_json::value::RawValue;
@@ -89,7 +89,7 @@ fn decide(
     let set = parse_one(&read(address, Some(id))?, id)?;
     let here = LocalTime::read();
     print(page(&set, &here, columns(&std::io::stdout())));
-    if !can_be_decided(act, set.state) {
+    if set.state != act.applies_to() {
         bail!("the changes of {id} cannot be {}: {}", past_name(act), describe_state(&set, &here));
     }
     if let Some(named) = named.filter(|named| *named != set.changes.digest) {
@@ -210,14 +210,6 @@ fn describe_decision(EffectsDecision { act, status, by, message, intent: _ }: &E
     format!("{}{by}: {}{why}", act.as_str(), status.as_str())
 }
 
-/// `true` if changes in this state can be decided on in this way.
-fn can_be_decided(act: DecisionAct, state: ChangeState) -> bool {
-    match act {
-        DecisionAct::Commit | DecisionAct::Discard => state == ChangeState::Waiting,
-        DecisionAct::Undo => state == ChangeState::InForce,
-    }
-}
-
 fn past_name(act: DecisionAct) -> &'static str {
     match act {
         DecisionAct::Commit => "committed",
@@ -279,7 +271,6 @@ mod tests {
     use a2g_types::ident::{AgentDid, ToolName};
     use a2g_types::outcome::{ChangeWord, EntryWord, FileChanges, ShownChange};
     use std::path::PathBuf;
-    use strum::VariantArray as _;
     use time::macros::datetime;
 
     fn set(state: ChangeState) -> EffectsSet {
@@ -370,19 +361,6 @@ state    in force; can be undone until 2026-12-04 09:12:33
 changes  1234, of which the executor has no list";
         let page = page(&atomic, &LocalTime::utc(), 80);
         assert!(page.ends_with(expected), "{page}");
-    }
-
-    #[test]
-    fn only_waiting_changes_are_committed_or_discarded_and_only_those_in_force_are_undone() {
-        for (act, state) in [
-            (DecisionAct::Commit, ChangeState::Waiting),
-            (DecisionAct::Discard, ChangeState::Waiting),
-            (DecisionAct::Undo, ChangeState::InForce),
-        ] {
-            for other in ChangeState::VARIANTS {
-                assert_eq!(can_be_decided(act, *other), *other == state, "{act:?} {other:?}");
-            }
-        }
     }
 
     #[test]

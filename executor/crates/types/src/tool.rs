@@ -18,12 +18,6 @@ pub const UNDO_TOOL: &str = "effects.undo";
 /// The tool names of decisions on file changes. No tool of a catalogue has one of them.
 pub const DECISION_TOOLS: [&str; 3] = [COMMIT_TOOL, DISCARD_TOOL, UNDO_TOOL];
 
-/// `true` for a tool name that no tool of a catalogue may have.
-#[must_use]
-pub fn is_reserved_tool(name: &ToolName) -> bool {
-    DECISION_TOOLS.contains(&name.as_str())
-}
-
 /// The interface between the executor and a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
@@ -255,16 +249,6 @@ impl DeclaredFilesystem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_names_of_decisions_are_names_of_tools_and_reserved() {
-        for name in DECISION_TOOLS {
-            assert!(ToolName::parse(name).is_ok_and(|tool| is_reserved_tool(&tool)), "{name}");
-        }
-        for name in ["effects", "effects.commit2", "Effects.commit", "commit"] {
-            assert!(ToolName::parse(name).is_ok_and(|tool| !is_reserved_tool(&tool)), "{name}");
-        }
-    }
 
     #[test]
     fn a_formatted_digest_parses_to_itself() {

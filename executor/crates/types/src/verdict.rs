@@ -6,8 +6,7 @@
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{ClaimedLimits, FileEffects};
 use crate::stop::OperatorReason;
-use crate::tool::CallTargets;
-use crate::tool::Digest;
+use crate::tool::{CallTargets, Digest};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use strum::{IntoStaticStr, VariantArray};

@@ -58,7 +58,8 @@ pub use trust::find_installed_package;
 
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
-use a2g_types::tool::{Contract, Descriptor, Digest, is_reserved_tool};
+use a2g_types::outcome::DecisionAct;
+use a2g_types::tool::{Contract, Descriptor, Digest};
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -321,7 +322,10 @@ impl CatalogError {
 /// [`CatalogError::Name`] and [`CatalogError::ReservedName`].
 fn parse_tool_name(text: &str) -> Result<ToolName, CatalogError> {
     let name = ToolName::parse(text)?;
-    if is_reserved_tool(&name) { Err(CatalogError::ReservedName(name)) } else { Ok(name) }
+    match DecisionAct::of_tool(name.as_str()) {
+        Some(_decision) => Err(CatalogError::ReservedName(name)),
+        None => Ok(name),
+    }
 }
 
 /// The keys of the parts, separated by commas.

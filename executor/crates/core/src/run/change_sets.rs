@@ -8,6 +8,8 @@
 //! from the number of the decision. So a restart finds them, and brings the set to what they say. If a decision was
 //! interrupted after it had taken effect, another one records that.
 
+mod decision;
+
 use super::approval_rules::required_approvals;
 use super::claims::Claims;
 use super::effects::{
@@ -22,19 +24,14 @@ use super::{AgentFilter, ExecutorSettings, Parts, RunIdentity};
 use a2g_govern::{DecisionAuthor, DecisionRight};
 use a2g_journal::{ClaimResult, IfFull, Journal, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
-use a2g_types::call::{Call, ParentRun, Priority};
+use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::json::JsonText;
-use a2g_types::limit::{Bound, FileEffects, Layer};
-use a2g_types::memory::Charge;
-use a2g_types::outcome::{
-    AbortReason, ChangeState, End, Outcome, Receipt, RunMetrics, RunOutput, Status, Usage,
-};
+use a2g_types::outcome::{AbortReason, ChangeState, DecisionAct, End, Receipt, Status};
 use a2g_types::stop::Stop;
-use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
-use serde_json::{Map, Value, json};
+use a2g_types::tool::Digest;
+use decision::{Decision, decisions_of, has_set, state_without_folder, told_state};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,36 +58,6 @@ pub struct ChangeSet {
     pub receipt: Arc<Receipt>,
     /// The receipts of the decisions, oldest first.
     pub decisions: Vec<Arc<Receipt>>,
-}
-
-/// The kind of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Act {
-    Commit,
-    Discard,
-    Undo,
-}
-
-impl Act {
-    const fn tool(self) -> &'static str {
-        match self {
-            Self::Commit => COMMIT_TOOL,
-            Self::Discard => DISCARD_TOOL,
-            Self::Undo => UNDO_TOOL,
-        }
-    }
-
-    /// The state of the sets that it is about.
-    const fn applies_to(self) -> ChangeState {
-        match self {
-            Self::Commit | Self::Discard => ChangeState::Waiting,
-            Self::Undo => ChangeState::InForce,
-        }
-    }
-
-    fn of_receipt(receipt: &Receipt) -> Option<Self> {
-        [Self::Commit, Self::Discard, Self::Undo].into_iter().find(|act| act.tool() == receipt.tool.as_str())
-    }
 }
 
 /// The file changes of runs that have ended, and the decisions on them.
@@ -193,7 +160,7 @@ impl ChangeSets {
         digest: &Digest,
         right: DecisionRight<'_>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let taken = self.effects.take(intent, Act::Commit.applies_to())?;
+        let taken = self.effects.take(intent, DecisionAct::Commit.applies_to())?;
         if taken.summary.digest != *digest {
             return Err(Fault::InvalidRequest(format!(
                 "the file changes of the intent `{intent}` have the digest `{}`, and not the given one: look at them again \
@@ -202,7 +169,7 @@ impl ChangeSets {
             )));
         }
         self.check_author(&taken.summary, &right)?;
-        self.decide(taken, Act::Commit, right.by().to_owned(), Some(right.author())).await
+        self.decide(taken, DecisionAct::Commit, right.by().to_owned(), Some(right.author())).await
     }
 
     /// Discards the changes of a staged run of one of the selected agents.
@@ -218,8 +185,8 @@ impl ChangeSets {
         if !self.has_waiting(intent, filter) {
             return Err(wrong_state_fault(intent, ChangeState::Waiting));
         }
-        let taken = self.effects.take(intent, Act::Discard.applies_to())?;
-        self.decide(taken, Act::Discard, by.to_owned(), None).await
+        let taken = self.effects.take(intent, DecisionAct::Discard.applies_to())?;
+        self.decide(taken, DecisionAct::Discard, by.to_owned(), None).await
     }
 
     /// Takes the changes of a run back, if no file has changed since. The returned receipt says whether they are in force.
@@ -231,9 +198,9 @@ impl ChangeSets {
         intent: IntentId,
         right: DecisionRight<'_>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let taken = self.effects.take(intent, Act::Undo.applies_to())?;
+        let taken = self.effects.take(intent, DecisionAct::Undo.applies_to())?;
         self.check_author(&taken.summary, &right)?;
-        self.decide(taken, Act::Undo, right.by().to_owned(), Some(right.author())).await
+        self.decide(taken, DecisionAct::Undo, right.by().to_owned(), Some(right.author())).await
     }
 
     /// `true` if changes of an intent of the selected agents wait for a decision.
@@ -355,7 +322,7 @@ impl ChangeSets {
         let receipt = Arc::clone(&left.receipt);
         let decisions = self.decisions(&receipt).await?;
         let mut count = u32::try_from(decisions.len()).unwrap_or(u32::MAX);
-        let last = decisions.last().and_then(|last| Some((Act::of_receipt(last)?, last)));
+        let last = decisions.last().and_then(|last| Some((DecisionAct::of_tool(last.tool.as_str())?, last)));
         let by =
             || last.and_then(|(_, last)| last.approved_by.clone()).unwrap_or_else(|| RECOVERY.to_owned());
         let state = told_state(&receipt, &decisions);
@@ -363,14 +330,14 @@ impl ChangeSets {
             (ChangeState::Waiting, false) | (ChangeState::Kept | ChangeState::InForce, true) => {}
             // A commit was interrupted after it had taken effect.
             (ChangeState::Waiting, true) => {
-                self.record_recovered(&receipt, Act::Commit, &by(), count).await?;
+                self.record_recovered(&receipt, DecisionAct::Commit, &by(), count).await?;
                 count += 1;
             }
             // An undo was interrupted after it had taken effect.
             (ChangeState::Kept | ChangeState::InForce, false)
-                if last.is_some_and(|(act, _)| act == Act::Undo) =>
+                if last.is_some_and(|(act, _)| act == DecisionAct::Undo) =>
             {
-                self.record_recovered(&receipt, Act::Undo, &by(), count).await?;
+                self.record_recovered(&receipt, DecisionAct::Undo, &by(), count).await?;
                 left.remove();
                 return Ok(());
             }
@@ -401,7 +368,7 @@ impl ChangeSets {
     async fn record_recovered(
         &self,
         receipt: &Arc<Receipt>,
-        act: Act,
+        act: DecisionAct,
         by: &str,
         decisions: u32,
     ) -> Result<(), Fault> {
@@ -472,7 +439,7 @@ impl ChangeSets {
     async fn decide(
         self: &Arc<Self>,
         taken: TakenSet,
-        act: Act,
+        act: DecisionAct,
         by: String,
         author: Option<DecisionAuthor>,
     ) -> Result<Arc<Receipt>, Fault> {
@@ -485,7 +452,7 @@ impl ChangeSets {
     async fn carry_out(
         &self,
         mut taken: TakenSet,
-        act: Act,
+        act: DecisionAct,
         by: &str,
         author: Option<DecisionAuthor>,
     ) -> Result<Arc<Receipt>, Fault> {
@@ -494,7 +461,7 @@ impl ChangeSets {
         let receipt = self.receipt(intent).await?.ok_or_else(missing)?;
         let decision = Decision::new(&receipt, act, by, taken.next_decision())?;
         match act {
-            Act::Commit | Act::Undo => {
+            DecisionAct::Commit | DecisionAct::Undo => {
                 let stop = find_stop(&self.intents, &decision.call, &receipt.agent, &receipt.tool);
                 stop.map_or(Ok(()), |stop| Err(stop_fault(intent, &stop)))?;
                 if taken.next_decision() > MAX_DECISIONS {
@@ -505,7 +472,7 @@ impl ChangeSets {
                 }
             }
             // Nothing changes, so nothing is against it.
-            Act::Discard => {}
+            DecisionAct::Discard => {}
         }
         // Counts as a call, so that a server that stops waits for it.
         let _place = self.slots.reserve_nested(&decision.call.agent);
@@ -539,7 +506,7 @@ impl ChangeSets {
         &self,
         decision: &Decision,
         staged: &Receipt,
-        act: Act,
+        act: DecisionAct,
         author: Option<DecisionAuthor>,
     ) -> impl FnOnce() -> Result<(), String> + Send + 'static {
         let policies = Arc::clone(&self.policies);
@@ -551,11 +518,11 @@ impl ChangeSets {
         move || {
             match act {
                 // Nothing changes, so nothing is against it.
-                Act::Discard => return Ok(()),
-                Act::Commit if effects.is_withdrawn(run.intent) => {
+                DecisionAct::Discard => return Ok(()),
+                DecisionAct::Commit if effects.is_withdrawn(run.intent) => {
                     return Err("the run was cancelled or revoked meanwhile".to_owned());
                 }
-                Act::Commit | Act::Undo => {}
+                DecisionAct::Commit | DecisionAct::Undo => {}
             }
             find_stop(&intents, &call, &run.agent, &run.tool)
                 .map_or(Ok(()), |stop| Err(stop.refusal_message()))?;
@@ -569,30 +536,25 @@ impl ChangeSets {
     async fn perform(
         &self,
         taken: TakenSet,
-        act: Act,
+        act: DecisionAct,
         claim: &FleetClaim,
         check: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Done {
-        if act == Act::Discard {
-            return Done { taken, changes: None, end: Ok(()) };
-        }
+        let apply: fn(&RunChanges, &Digest) -> Result<(), ApplyError> = match act {
+            DecisionAct::Discard => return Done { taken, changes: None, end: Ok(()) },
+            DecisionAct::Commit => RunChanges::commit,
+            DecisionAct::Undo => |changes, _digest| changes.undo(),
+        };
         let owner = taken.summary.agent.to_string();
-        let done = self.effects.in_turn(&owner, move || {
-            let opened = check().and_then(|()| taken.open());
-            let changes = match opened {
-                Ok(changes) => changes,
-                Err(reason) => {
-                    return Done { taken, changes: None, end: Err(ApplyError::Unchanged(reason)) };
-                }
-            };
-            let end = match act {
-                Act::Undo => changes.undo(),
-                Act::Commit | Act::Discard => changes.commit(&taken.summary.digest),
-            };
-            Done { taken, changes: Some(changes), end }
-        });
-        let done = done.await;
-        if claim.is_held() || act != Act::Commit || done.end.is_err() {
+        let work = move || match check().and_then(|()| taken.open()) {
+            Ok(changes) => {
+                let end = apply(&changes, &taken.summary.digest);
+                Done { taken, changes: Some(changes), end }
+            }
+            Err(reason) => Done { taken, changes: None, end: Err(ApplyError::Unchanged(reason)) },
+        };
+        let done = self.effects.in_turn(&owner, work).await;
+        if claim.is_held() || act != DecisionAct::Commit || done.end.is_err() {
             return done;
         }
         // Another node may have reported the decision as aborted.
@@ -611,13 +573,13 @@ impl ChangeSets {
     }
 
     /// Brings a set to its state after a decision that has taken effect and is on the disk.
-    async fn settle(&self, mut taken: TakenSet, changes: Option<RunChanges>, act: Act) {
+    async fn settle(&self, mut taken: TakenSet, changes: Option<RunChanges>, act: DecisionAct) {
         let keep = self.effects.settings().keep;
         let now = self.clock.now();
         let settled = tokio::task::spawn_blocking(move || {
             let stays = match act {
-                Act::Commit => !keep.is_zero(),
-                Act::Discard | Act::Undo => false,
+                DecisionAct::Commit => !keep.is_zero(),
+                DecisionAct::Discard | DecisionAct::Undo => false,
             };
             match changes.filter(|_| stays) {
                 Some(changes) => {
@@ -687,132 +649,7 @@ struct Done {
     end: Result<(), ApplyError>,
 }
 
-/// One decision, as a call without a guest.
-struct Decision {
-    call: Call,
-    by: String,
-    /// The limits of the run whose changes it is about.
-    usage: Usage,
-    /// The result if it takes effect.
-    result: JsonText,
-}
-
-impl Decision {
-    /// The decision with this number, from 1, among those on the changes of a run.
-    fn new(staged: &Receipt, act: Act, by: &str, number: u32) -> Result<Self, Fault> {
-        let internal = |error: &dyn std::fmt::Display| Fault::Internal(error.to_string());
-        let tool = ToolName::parse(act.tool()).map_err(|error| internal(&error))?;
-        let Receipt { agent, intent, door, outcome, .. } = staged;
-        let calls = staged.calls.as_ref().map_or(0, |calls| calls.count);
-        let ordinal = calls.saturating_add(number);
-        let namespace =
-            decisions_of(staged).ok_or_else(|| internal(&"these file changes allow no decision"))?;
-        let changes = outcome.usage.changes.as_ref();
-        let digest = changes.map(|changes| changes.digest.to_string());
-        let mut arguments = Map::new();
-        arguments.insert("intent".to_owned(), Value::from(intent.to_string()));
-        arguments.insert("digest".to_owned(), Value::from(digest.clone()));
-        let depth = staged.parent.as_ref().map_or(1, |parent| parent.depth.saturating_add(1));
-        let parent = ParentRun { intent: *intent, tool: staged.tool.clone(), ordinal, depth };
-        let call = Call {
-            door: *door,
-            agent: agent.clone(),
-            intent: namespace.nested(number),
-            is_new: true,
-            tool,
-            arguments,
-            context: None,
-            caller_timeout: None,
-            priority: Priority::default(),
-            charge: Charge::default(),
-            parent: Some(parent),
-            caller_tools: None,
-        };
-        let result = json!({ "changes": changes.map(|changes| changes.count), "digest": digest });
-        let usage = Usage {
-            effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
-            changes: None,
-            network_used: None,
-            denied: Vec::new(),
-            denied_truncated: false,
-            start_memory_bytes: None,
-            ..outcome.usage.clone()
-        };
-        // The text of a value is JSON.
-        let result = JsonText::parse(&result.to_string())?;
-        Ok(Self { call, by: by.to_owned(), usage, result })
-    }
-
-    /// The end of a decision that has taken effect.
-    fn success(&self) -> End {
-        End::Returned(self.result.clone())
-    }
-
-    fn receipt(&self, durability: a2g_types::durability::Durability, end: End, wall: Duration) -> Receipt {
-        let Call { door, agent, intent, tool, parent, .. } = &self.call;
-        Receipt {
-            agent: agent.clone(),
-            intent: *intent,
-            tool: tool.clone(),
-            door: *door,
-            approved_by: Some(self.by.clone()),
-            durability,
-            parent: parent.clone(),
-            calls: None,
-            signature: None,
-            outcome: Outcome {
-                end,
-                output: RunOutput::default(),
-                metrics: RunMetrics { wall, ..RunMetrics::default() },
-                usage: self.usage.clone(),
-            },
-        }
-    }
-}
-
-/// The namespace of the intents of the decisions on a run's changes.
-fn decisions_of(receipt: &Receipt) -> Option<IntentId> {
-    receipt.outcome.usage.changes.as_ref()?.decisions
-}
-
 /// The stop of a decision, or of the tool whose changes it is about.
 fn find_stop(intents: &OpenIntents, decision: &Call, agent: &AgentDid, tool: &ToolName) -> Option<Stop> {
     intents.find_stop(&decision.agent, &decision.tool).or_else(|| intents.find_stop(agent, tool))
-}
-
-/// `true` for a run whose changes were kept apart, and have taken effect or wait.
-fn has_set(receipt: &Receipt) -> bool {
-    let kept_apart = receipt.outcome.usage.changes.as_ref().is_some_and(|changes| changes.count > 0);
-    let is_decision = Act::of_receipt(receipt).is_some();
-    kept_apart
-        && !is_decision
-        && match receipt.outcome.end.status() {
-            Status::Success | Status::Staged => true,
-            Status::Failure | Status::Timeout | Status::Aborted => false,
-        }
-}
-
-/// The state of changes of which nothing is kept. Those that would wait are lost.
-fn state_without_folder(receipt: &Receipt, decisions: &[Arc<Receipt>]) -> ChangeState {
-    match told_state(receipt, decisions) {
-        ChangeState::Waiting => ChangeState::Discarded,
-        state @ (ChangeState::InForce | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone) => {
-            state
-        }
-    }
-}
-
-/// The state of changes, as the decisions on them say.
-fn told_state(receipt: &Receipt, decisions: &[Arc<Receipt>]) -> ChangeState {
-    let begins_with = match receipt.outcome.end.status() {
-        Status::Staged => ChangeState::Waiting,
-        Status::Success | Status::Failure | Status::Timeout | Status::Aborted => ChangeState::Kept,
-    };
-    let succeeded = decisions.iter().filter(|decision| decision.outcome.end.status() == Status::Success);
-    succeeded.fold(begins_with, |state, decision| match Act::of_receipt(decision) {
-        Some(Act::Commit) => ChangeState::Kept,
-        Some(Act::Discard) => ChangeState::Discarded,
-        Some(Act::Undo) => ChangeState::Undone,
-        None => state,
-    })
 }

@@ -4,7 +4,7 @@
 //! schemas ([`super::openrpc`]) are derived from them, so the comments on their members are part of the schemas that
 //! clients read.
 
-use super::decode::{DecisionAct, MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
+use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 use super::encode::IntentStateName;
 use super::limits::{
     InCallConstraints, InManifest, InResources, InRunConstraints, InTool, InToolCalls, LimitMembers,
@@ -16,7 +16,9 @@ use a2g_types::json::JsonText;
 use a2g_types::limit::{
     Access, BudgetUsage, Budgets, Consumption, FileEffects, Layer, LimitRow, NetworkBudgets, budget_rows,
 };
-use a2g_types::outcome::{ChangeState, ChangeWord, DenialReason, EntryWord, LogLevel, NestedEnd, Status};
+use a2g_types::outcome::{
+    ChangeState, ChangeWord, DecisionAct, DenialReason, EntryWord, LogLevel, NestedEnd, Status,
+};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};

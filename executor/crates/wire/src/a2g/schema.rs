@@ -3,10 +3,11 @@
 //! The schema of each message is derived from its type in [`super::message`]. The schemas of the member types are
 //! defined here, so that their ranges and names are those of the decoder and the enum.
 
-use super::decode::DecisionAct;
 use a2g_types::durability::Durability;
 use a2g_types::limit::{Access, FileEffects, Layer};
-use a2g_types::outcome::{ChangeState, ChangeWord, DenialReason, EntryWord, LogLevel, NestedEnd, Status};
+use a2g_types::outcome::{
+    ChangeState, ChangeWord, DecisionAct, DenialReason, EntryWord, LogLevel, NestedEnd, Status,
+};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

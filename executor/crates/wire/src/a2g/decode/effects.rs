@@ -8,11 +8,10 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::FileEffects;
 use a2g_types::outcome::{
-    ChangeCounts, ChangeState, ChangedRange, FileChanges, Receipt, ShownChange, Status,
+    ChangeCounts, ChangeState, ChangedRange, DecisionAct, FileChanges, Receipt, ShownChange, Status,
 };
 use a2g_types::quantity::OutOfRangeError;
-use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Digest, UNDO_TOOL};
-use strum::{IntoStaticStr, VariantArray};
+use a2g_types::tool::Digest;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -71,42 +70,11 @@ impl EffectsDecision {
     pub fn of_receipt(receipt: &Receipt) -> Option<Self> {
         Some(Self {
             intent: receipt.intent,
-            act: DecisionAct::of_tool(&receipt.tool)?,
+            act: DecisionAct::of_tool(receipt.tool.as_str())?,
             status: receipt.outcome.end.status(),
             by: receipt.approved_by.clone(),
             message: failure_message::describe(&receipt.outcome),
         })
-    }
-}
-
-/// The kind of a decision on file changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "lowercase")]
-pub enum DecisionAct {
-    /// They take effect.
-    Commit,
-    /// They are removed without having taken effect.
-    Discard,
-    /// They are taken back.
-    Undo,
-}
-
-impl DecisionAct {
-    /// The name used on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    /// The decision whose records have this tool; `None` for a tool of the catalogue.
-    #[must_use]
-    pub fn of_tool(tool: &ToolName) -> Option<Self> {
-        match tool.as_str() {
-            COMMIT_TOOL => Some(Self::Commit),
-            DISCARD_TOOL => Some(Self::Discard),
-            UNDO_TOOL => Some(Self::Undo),
-            _other => None,
-        }
     }
 }
 

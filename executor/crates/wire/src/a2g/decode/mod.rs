@@ -13,8 +13,7 @@ mod verdict;
 
 pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, registration, report};
 pub use effects::{
-    CommitParams, DecisionAct, EffectsDecision, EffectsSet, commit_params, decision_params, effects_params,
-    effects_result,
+    CommitParams, EffectsDecision, EffectsSet, commit_params, decision_params, effects_params, effects_result,
 };
 pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 pub use policy::{policy, policy_file, registration_result};
