@@ -112,7 +112,7 @@ pub(super) fn lists(receipt: &Receipt, changes: &FileChanges, loss_note: Option<
     }
 }
 
-/// The data that the run has sent: no decision on its file changes takes it back. Its calls to other tools may only read.
+/// The data that the run has sent: no decision on its file changes takes it back. Its calls have no network.
 fn departures(receipt: &Receipt) -> Markup {
     let usage = &receipt.outcome.usage;
     let network = usage.network_used.as_ref();

@@ -26,8 +26,8 @@ use a2g_types::failure_message::describe;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::NodeName;
-use a2g_types::outcome::{ChangeGroup, ChangeState, Receipt};
-use a2g_types::tool::{COMMIT_TOOL, DISCARD_TOOL, Descriptor, Digest, UNDO_TOOL};
+use a2g_types::outcome::{ChangeGroup, ChangeState, DecisionAct, Receipt};
+use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::visible_text::escape_invisible;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
+use strum::VariantArray as _;
 use time::OffsetDateTime;
 
 /// The fields of the form.
@@ -336,7 +337,7 @@ pub(super) fn set_body(viewer: Viewer<'_>, page: SetPage<'_>, now: OffsetDateTim
         page.set;
     let ChangeSet { receipt, decisions, .. } = page.set;
     let changes = receipt.outcome.usage.changes.as_ref();
-    let failure = decisions.last().and_then(|last| Some((act(last), describe(&last.outcome)?)));
+    let failure = decisions.last().and_then(|last| Some((verb_of(last), describe(&last.outcome)?)));
     let loss_note = (*state == ChangeState::Waiting).then(|| describe_undo(page.keep));
     html! {
         @if *state == ChangeState::Waiting {
@@ -346,7 +347,7 @@ pub(super) fn set_body(viewer: Viewer<'_>, page: SetPage<'_>, now: OffsetDateTim
         h1 { "File changes of " (tool) }
         (origin_part(page))
         @if let Some(notice) = page.notice { p.notice role="alert" { (notice) } }
-        @if let Some((act, reason)) = failure { p.error role="status" { "The last attempt to " (act) " them failed: " (whole(&reason)) "." } }
+        @if let Some((verb, reason)) = failure { p.error role="status" { "The last attempt to " (verb) " them failed: " (whole(&reason)) "." } }
         div.why {
             @if let Some(changes) = changes { (summary(changes)) }
             p { (state_part(*state, *until, now)) }
@@ -420,19 +421,18 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
 }
 
 /// The verb of a decision.
-fn act(decision: &Receipt) -> &str {
-    match decision.tool.as_str() {
-        COMMIT_TOOL => "commit",
-        DISCARD_TOOL => "discard",
-        UNDO_TOOL => "undo",
-        other => other,
+fn verb_of(decision: &Receipt) -> &str {
+    let tool = decision.tool.as_str();
+    match DecisionAct::of_tool(tool) {
+        Some(act) => act.as_str(),
+        None => tool,
     }
 }
 
 fn decision_row(decision: &Receipt) -> Markup {
     html! {
         li {
-            strong { (act(decision)) }
+            strong { (verb_of(decision)) }
             @if let Some(by) = &decision.approved_by { " by " (line(by)) }
             " " (status(decision.outcome.end.status().as_str())) " " (intent_link(decision.intent))
             @if let Some(failure) = describe(&decision.outcome) { ": " (whole(&failure)) }
@@ -489,23 +489,10 @@ fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Mar
     }
 }
 
-/// The decision in a posted form.
-#[derive(Debug, Clone, Copy)]
-enum PostedAct {
-    Commit,
-    Discard,
-    Undo,
-}
-
-impl PostedAct {
-    fn read(form: &FormFields) -> Option<Self> {
-        match form.get("action") {
-            Some("commit") => Some(Self::Commit),
-            Some("discard") => Some(Self::Discard),
-            Some("undo") => Some(Self::Undo),
-            Some(_) | None => None,
-        }
-    }
+/// Reads the decision in a posted form.
+fn read_act(form: &FormFields) -> Option<DecisionAct> {
+    let posted = form.get("action")?;
+    DecisionAct::VARIANTS.iter().copied().find(|act| act.as_str() == posted)
 }
 
 /// `POST /console/changes/{intent}`.
@@ -539,7 +526,7 @@ pub(super) async fn decide_here(
     if let Err(error) = form.check_names(|name| FIELDS.contains(&name), |_name| false) {
         return Some(refusal_page(console, signed_in, &set, &error).await);
     }
-    let Some(act) = PostedAct::read(form) else {
+    let Some(act) = read_act(form) else {
         let error = "the form names no action: open the page again";
         return Some(refusal_page(console, signed_in, &set, error).await);
     };
@@ -548,19 +535,19 @@ pub(super) async fn decide_here(
     let digest = posted.filter(|digest| *digest == set.summary.digest);
     let changes = &console.executor.changes;
     let result = match (act, caller.decision_right()) {
-        (PostedAct::Discard, _) => {
+        (DecisionAct::Discard, _) => {
             let may_discard = |agent: &AgentDid| ChangeRights::of(caller, agent).may_discard();
             changes.discard(intent, &may_discard, caller.name()).await
         }
-        (PostedAct::Commit | PostedAct::Undo, None) => return Some(forbidden("approver or governor")),
-        (PostedAct::Commit | PostedAct::Undo, Some(_)) if is_early => {
+        (DecisionAct::Commit | DecisionAct::Undo, None) => return Some(forbidden("approver or governor")),
+        (DecisionAct::Commit | DecisionAct::Undo, Some(_)) if is_early => {
             return Some(refusal_page(console, signed_in, &set, TOO_EARLY).await);
         }
-        (PostedAct::Commit, Some(right)) => match digest {
+        (DecisionAct::Commit, Some(right)) => match digest {
             Some(digest) => changes.commit(intent, &digest, right).await,
             None => return Some(refusal_page(console, signed_in, &set, OTHER_CHANGES).await),
         },
-        (PostedAct::Undo, Some(right)) => match digest {
+        (DecisionAct::Undo, Some(right)) => match digest {
             Some(_) => changes.undo(intent, right).await,
             None => return Some(refusal_page(console, signed_in, &set, OTHER_CHANGES).await),
         },

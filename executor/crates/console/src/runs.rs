@@ -19,8 +19,7 @@ use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::{Layer, rows_set_by};
 use a2g_types::node::NodeName;
-use a2g_types::outcome::{Artifact, NestedCall, Progress, Receipt, RunOutput, Status, Usage};
-use a2g_types::tool::DECISION_TOOLS;
+use a2g_types::outcome::{Artifact, DecisionAct, NestedCall, Progress, Receipt, RunOutput, Status, Usage};
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
 use axum::extract::{Path, Query, State};
@@ -266,14 +265,14 @@ pub(super) fn run_body(
 /// The tool of a run. A decision on file changes is a run without one.
 fn tool_part(tool: &str) -> Markup {
     html! {
-        @if DECISION_TOOLS.contains(&tool) { (line(tool)) ", a decision on the file changes of another run" }
+        @if DecisionAct::of_tool(tool).is_some() { (line(tool)) ", a decision on the file changes of another run" }
         @else { a href={ "/console/tools/" (line(tool)) } { (line(tool)) } }
     }
 }
 
 /// The run whose file changes have a page, for the run itself or a decision on them, and the text of the link to it.
 fn changes_of(receipt: &Receipt) -> Option<(IntentId, String)> {
-    if DECISION_TOOLS.contains(&receipt.tool.as_str()) {
+    if DecisionAct::of_tool(receipt.tool.as_str()).is_some() {
         let decided = receipt.parent.as_ref()?.intent;
         return Some((decided, "See the file changes that it decided on".to_owned()));
     }
@@ -389,7 +388,7 @@ fn limits(receipt: &Receipt) -> Markup {
                     (effects.as_str()) ", set by " (by(usage.effects.layer))
                     @if let Some(changes) = &usage.changes {
                         "; " (changes.count)
-                        @if DECISION_TOOLS.contains(&receipt.tool.as_str()) { " were decided on" }
+                        @if DecisionAct::of_tool(receipt.tool.as_str()).is_some() { " were decided on" }
                         @else if receipt.outcome.end.status() == Status::Staged { " waited for a decision" }
                         @else { " took effect" }
                     }

@@ -12,8 +12,7 @@
 use a2g_journal::JournalTask;
 use a2g_types::failure_message::failure_details;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::outcome::{FileChanges, Receipt};
-use a2g_types::tool::COMMIT_TOOL;
+use a2g_types::outcome::{DecisionAct, FileChanges, Receipt};
 use a2g_wire::a2a::governance::{
     Governance, PendingPermission, PermissionAnswer, PermissionDecision, changes_options,
 };
@@ -108,7 +107,10 @@ impl TaskRecord {
 
     /// Returns `true` while the prompt is about the file changes of a run that has ended.
     pub(super) fn asks_about_changes(&self) -> bool {
-        self.governance.pending_permissions.iter().any(|pending| pending.tool_id == COMMIT_TOOL)
+        self.governance
+            .pending_permissions
+            .iter()
+            .any(|pending| pending.tool_id == DecisionAct::Commit.tool())
     }
 
     /// The answer to the pending prompt by which nothing happens; `None` without a prompt.
@@ -211,7 +213,7 @@ impl TaskRecord {
         );
         let pending = PendingPermission {
             tool_call_id: self.task.id.clone(),
-            tool_id: COMMIT_TOOL.to_owned(),
+            tool_id: DecisionAct::Commit.tool().to_owned(),
             options: changes_options(),
             summary: std::iter::once(summary).chain(describe_unseen(changes)).collect(),
             created_at: now,

@@ -9,15 +9,6 @@ use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
-/// The tool name in the record of a decision that commits the file changes of a staged run.
-pub const COMMIT_TOOL: &str = "effects.commit";
-/// The tool name in the record of a decision that discards the file changes of a staged run.
-pub const DISCARD_TOOL: &str = "effects.discard";
-/// The tool name in the record of a decision that undoes file changes that are in force.
-pub const UNDO_TOOL: &str = "effects.undo";
-/// The tool names of decisions on file changes. No tool of a catalogue has one of them.
-pub const DECISION_TOOLS: [&str; 3] = [COMMIT_TOOL, DISCARD_TOOL, UNDO_TOOL];
-
 /// The interface between the executor and a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]

@@ -9,10 +9,10 @@ use a2g_types::fault::BlockedBy;
 use a2g_types::ident::SignerName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit, NetworkBudgets};
 use a2g_types::outcome::{
-    ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DenialReason, EntryWord, FileChanges,
-    HostRule, NetworkUsage, ShownChange, Status,
+    ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DecisionAct, DenialReason, EntryWord,
+    FileChanges, HostRule, NetworkUsage, ShownChange, Status,
 };
-use a2g_types::tool::{COMMIT_TOOL, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
+use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
 
 fn value(raw: &RawValue) -> Value {
@@ -166,7 +166,7 @@ fn staged_receipt() -> Receipt {
 /// A set whose changes wait, as a list has it and as its own request shows it.
 fn effects_sets() -> [EffectsSet; 2] {
     let decision = Receipt {
-        tool: ToolName::parse(COMMIT_TOOL).unwrap(),
+        tool: ToolName::parse(DecisionAct::Commit.tool()).unwrap(),
         approved_by: Some("anna".into()),
         ..receipt(End::NotCommitted("`/tmp/b` has changed".into()))
     };
