@@ -63,20 +63,26 @@ fn parse_limits(arguments: &Run) -> Result<ClaimedLimits, UsageError> {
     Ok(limits)
 }
 
-/// Runs a tool of the catalogue through the same pipeline as a call over any protocol.
-async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
+/// The limits given on the command line for a tool of the catalogue, without any option that only a module has.
+fn parse_tool_limits(arguments: &Run) -> Result<ClaimedLimits, UsageError> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
-        bail!(UsageError(
-            "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
+        return Err(UsageError(
+            "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into(),
         ));
     }
     let limits = parse_limits(arguments)?;
     if arguments.policy.is_some() && !(arguments.scope.is_empty() && limits == ClaimedLimits::default()) {
-        bail!(UsageError(
+        return Err(UsageError(
             "`--policy` decides in place of `--scope` and the limits on the command line: leave one of the two out"
-                .into()
+                .into(),
         ));
     }
+    Ok(limits)
+}
+
+/// Runs a tool of the catalogue through the same pipeline as a call over any protocol.
+async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
+    let limits = parse_tool_limits(arguments)?;
     let call = local_call(CallParts {
         agent: &arguments.agent,
         tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
@@ -165,7 +171,7 @@ async fn decide_on_changes(
     let decided = executor.changes.commit(intent, &changes.digest, right).await;
     let decision = decided.map_err(|fault| anyhow!("no file was changed: {}", fault.sentence()))?;
     if let Some(reason) = encode::describe_failure(&decision.outcome) {
-        bail!("no file was changed: {reason}");
+        bail!("the file changes were not committed: {reason}");
     }
     note(format_args!("committed: {summary}"));
     Ok(ExitCode::SUCCESS)

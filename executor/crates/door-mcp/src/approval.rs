@@ -37,9 +37,9 @@ const MAX_STATES: usize = 2_000;
 /// The matter of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// Whether a call runs.
+    /// A call that waits: it runs or not.
     Call,
-    /// Whether the file changes of a call take effect.
+    /// The file changes of a call: they take effect or not.
     Changes,
 }
 

@@ -149,7 +149,7 @@ impl McpDoor {
         }
     }
 
-    /// What the answer of a staged run says about its file changes; `None` for any other run.
+    /// The part of the answer of a staged run about its file changes; `None` for any other run.
     pub(super) async fn staged_notice(
         &self,
         receipt: &Receipt,

@@ -111,11 +111,11 @@ impl Supervisor {
         let reused_by = reused_by.filter(|_| may_share_process(&permit));
         let (permit, folders) = Handover::from_permit(permit);
         if folders.len() > MAX_FOLDERS {
-            let error = format!(
+            let message = format!(
                 "it needs {} folders, and {MAX_FOLDERS} can be passed to its process: grant fewer folders",
                 folders.len()
             );
-            return Err(Error::other(error).into());
+            return Err(Error::other(message).into());
         }
         let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
         let job = Job {

@@ -344,7 +344,7 @@ impl<'a, G: Fn(&EntryPath, Act) -> bool> Check<'a, G> {
     }
 }
 
-/// What takes effect of an entry besides its place.
+/// The part of an entry that takes effect, besides its place.
 struct State<'a> {
     /// `None` for that of the original.
     content: Option<u64>,

@@ -306,7 +306,7 @@ fn a_folder_is_found_at_its_place() {
     let mut call = program.call(&caller, "call");
     let mut place = |names: &[&str]| {
         let names = names.iter().map(|part| name(part)).collect::<Vec<_>>();
-        call.view.place(0, &names).unwrap()
+        call.view.open_place(0, &names).unwrap()
     };
     for there in [&[][..], &["made"], &["moved"]] {
         assert!(place(there).is_some(), "{there:?}");
@@ -319,7 +319,7 @@ fn a_folder_is_found_at_its_place() {
     // It stays open wherever it is moved.
     call.view.rename((call.root, &name("moved")), (call.root, &name("again"))).unwrap();
     call.view.create_folder(sub, &name("inner")).unwrap();
-    assert_eq!(call.view.place(1, &[]), Err(Errno::BADF));
+    assert_eq!(call.view.open_place(1, &[]), Err(Errno::BADF));
     call.end(&mut caller);
     let again = caller.view.open_folder(caller.root, &name("again")).unwrap();
     let sub = caller.view.open_folder(again, &name("sub")).unwrap();

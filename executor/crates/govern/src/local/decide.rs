@@ -51,7 +51,7 @@ const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
 const READ_ONLY: &str = "read_only";
 
-/// What a verdict depends on besides the policy and the call.
+/// The circumstances of a verdict, besides the policy and the call.
 pub(super) struct Setting<'a> {
     /// The areas that the executor opens, if they are known; reasons name no others.
     pub(super) open: Option<&'a [Area]>,
@@ -302,7 +302,7 @@ impl Preview {
         }
     }
 
-    /// What follows for such a call, as a clause.
+    /// The consequence for such a call, as a clause.
     fn reason(self) -> String {
         match self {
             Self::NotAsked => "a person has to decide".to_owned(),

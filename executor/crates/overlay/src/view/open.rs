@@ -95,7 +95,7 @@ impl View {
     /// # Errors
     /// As `openat` with `O_PATH | O_DIRECTORY | O_NOFOLLOW`, but for absence; `EBADF` if there is no such root; `ENOSPC`
     /// if the table is full.
-    pub fn place(&mut self, root: usize, names: &[Name]) -> Result<Option<NodeId>> {
+    pub fn open_place(&mut self, root: usize, names: &[Name]) -> Result<Option<NodeId>> {
         let mut folder = self.root(root).ok_or(Errno::BADF)?;
         for name in names {
             let Some(found) = self.find(folder, name)? else { return Ok(None) };

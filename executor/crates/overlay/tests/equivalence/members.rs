@@ -23,7 +23,7 @@ struct Program {
     calls: usize,
 }
 
-/// What a member was granted.
+/// The grant of a member.
 struct Grant {
     is_read_only: [bool; ROOTS],
     /// The folders, instead of the roots.

@@ -201,7 +201,7 @@ impl Overlay {
 
     /// Uses the folders at two places instead of the roots, if both are there.
     pub(super) fn use_places(&mut self, places: &[Vec<Name>; ROOTS]) -> bool {
-        let found = [0, 1].map(|root| self.view().place(root, &places[root]).unwrap());
+        let found = [0, 1].map(|root| self.view().open_place(root, &places[root]).unwrap());
         let are_there = found.iter().all(Option::is_some);
         if are_there {
             self.folders[..ROOTS].copy_from_slice(&found);

@@ -172,5 +172,5 @@ fn open_place(view: &mut View, place: Option<Place>) -> std::io::Result<Option<N
     let Some(Place { root, names }) = place else { return Ok(None) };
     let name = |bytes| Name::new(OsString::from_vec(bytes)).map_err(Error::other);
     let names = names.into_iter().map(name).collect::<std::io::Result<Vec<_>>>()?;
-    Ok(view.place(root, &names)?)
+    Ok(view.open_place(root, &names)?)
 }

@@ -203,7 +203,7 @@ fn changes(receipt: &Receipt) -> Option<TaskArtifact> {
     })
 }
 
-/// What has become of the file changes of a staged run, as message parts; empty for any other run.
+/// The present state of the file changes of a staged run, as message parts; empty for any other run.
 #[must_use]
 pub fn changes_parts(receipt: &Receipt, state: Option<&StagedState>) -> Vec<Part> {
     let Some(changes) = staged::changes_of(receipt) else { return Vec::new() };

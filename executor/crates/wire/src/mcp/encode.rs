@@ -55,7 +55,7 @@ pub struct ListedReceipt {
     pub ended: OffsetDateTime,
 }
 
-/// What an answer says about the file changes of a staged run, besides the receipt.
+/// The part of an answer about the file changes of a staged run that the receipt does not have.
 #[derive(Debug, Clone)]
 pub struct StagedNotice {
     /// Their state; `None` if it is not known at this node.
