@@ -103,7 +103,7 @@ async fn serve(folder: &Path) {
         egress: None,
         journal,
         effects: EffectsPlace::Temporary,
-        effects_limits: config.effects_limits,
+        effects_settings: config.effects_settings,
         fleet: None,
         passes_calls: false,
         clock: Arc::clone(&clock),

@@ -114,7 +114,7 @@ impl Console {
             bounds: config.bounds,
             containment: containment(config, parts.contained, parts.has_cgroups),
             journal: self.journal.clone(),
-            keep_changes: config.effects_limits.keep,
+            keep_changes: config.effects_settings.keep,
         };
         a2g_console::router(Arc::clone(parts.executor), port)
     }

@@ -617,7 +617,7 @@ impl<'a> Startup<'a> {
             egress,
             journal,
             effects,
-            effects_limits: config.effects_limits,
+            effects_settings: config.effects_settings,
             fleet,
             passes_calls,
             clock,

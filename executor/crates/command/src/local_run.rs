@@ -74,7 +74,7 @@ pub async fn start_executor(
         egress,
         journal,
         effects: EffectsPlace::Temporary,
-        effects_limits: config.effects_limits,
+        effects_settings: config.effects_settings,
         fleet: None,
         passes_calls: false,
         clock,

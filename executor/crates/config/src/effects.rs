@@ -28,11 +28,11 @@ mod tests {
 
     #[test]
     fn changes_are_kept_for_a_day_unless_the_section_says_otherwise() {
-        let limits = parse("").unwrap().effects_limits;
+        let limits = parse("").unwrap().effects_settings;
         let day = Duration::from_secs(86_400);
         assert_eq!((limits.decide_within, limits.keep, limits.max_bytes), (day, day, 4 << 30));
         let section = "[effects]\ndecide_within_hours = 8784\nkeep_days = 0\nmax_mb = 1\n";
-        let limits = parse(section).unwrap().effects_limits;
+        let limits = parse(section).unwrap().effects_settings;
         assert_eq!(
             (limits.decide_within, limits.keep, limits.max_bytes),
             (366 * day, Duration::ZERO, 1 << 20)

@@ -115,7 +115,7 @@ pub struct Config {
     /// The private folder that has a folder for each run whose file changes are kept apart.
     pub effects: PathBuf,
     /// The limits on file changes that wait for a decision or can be undone.
-    pub effects_limits: EffectsSettings,
+    pub effects_settings: EffectsSettings,
     /// The durability level of the journal.
     pub durability: Durability,
     /// The runs whose start waits for the disk.
@@ -382,7 +382,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         trust: parse_trust(file.trust, resolve)?,
         compile_limits: parse_compile_limits(&file.catalog)?,
         definitions: file.catalog.definitions.map_or_else(|| journal.with_file_name(DEFINITIONS), resolve),
-        effects_limits: parse_effects(&file.effects)?,
+        effects_settings: parse_effects(&file.effects)?,
         effects: file.effects.folder.map_or_else(|| journal.with_file_name(EFFECTS), resolve),
         cache: file.catalog.cache.map_or_else(default_cache, |path| Ok(resolve(path)))?,
         remote_tools: parse_remote_tools(file.catalog.remote)?,

@@ -596,7 +596,7 @@ pub(super) async fn decide_here(
                 return Some(decision_page(console, signed_in, &proposal, said).await);
             }
             let directive =
-                Directive { intent, approved: true, manifest: Some(manifest), reason: None, changes: None };
+                Directive { intent, approved: true, manifest: Some(manifest), reason: None, digest: None };
             console.executor.operator.apply_shown_directive(&directive, right, basis).await
         }
         None => {
@@ -685,7 +685,7 @@ fn milliseconds_since_1970(time: OffsetDateTime) -> i128 {
 fn denial(intent: IntentId, form: &FormFields) -> Result<Directive, String> {
     let typed = Some(typed_reason(form).trim()).filter(|reason| !reason.is_empty());
     let reason = typed.map(OperatorReason::parse).transpose().map_err(|error| error.to_string())?;
-    Ok(Directive { intent, approved: false, manifest: None, reason, changes: None })
+    Ok(Directive { intent, approved: false, manifest: None, reason, digest: None })
 }
 
 /// The manifest of a form, which is never wider than the grant.

@@ -189,7 +189,7 @@ pub(super) async fn apply_answer(
     tracing::info!(%intent, approved, caller = caller.name(), "decision received in a form");
     match executor
         .operator
-        .apply_directive(&Directive { intent, approved, manifest: None, reason: None, changes: None }, right)
+        .apply_directive(&Directive { intent, approved, manifest: None, reason: None, digest: None }, right)
         .await
     {
         Ok(DirectiveOutcome::Applied | DirectiveOutcome::NeedsMoreApprovals) => Ok(Effect::SendAgain),

@@ -540,7 +540,7 @@ fn open_granted(
 ) -> std::io::Result<StartFiles> {
     let open = |root: &OpenRoot| Ok(LowerRoot { dir: root.dir.as_fd().try_clone_to_owned()?, access });
     let lower = granted.iter().map(open).collect::<std::io::Result<Vec<_>>>()?;
-    let view: View = View::new(upper, lower, budget)?;
+    let view = View::new(upper, lower, budget)?;
     let roots = (0..granted.len()).map(|index| view.root(index)).collect();
     Ok(StartFiles { view, roots, program: None })
 }

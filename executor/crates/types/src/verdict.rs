@@ -136,8 +136,8 @@ pub struct Directive {
     pub manifest: Option<Manifest>,
     /// The person's reason for a denial, which the agent is told.
     pub reason: Option<OperatorReason>,
-    /// For an approval of file changes that wait: the digest of the list that was decided on.
-    pub changes: Option<Digest>,
+    /// For an approval of file changes that wait: their digest, as it was shown.
+    pub digest: Option<Digest>,
 }
 
 /// The rules of a standing policy for one tool.

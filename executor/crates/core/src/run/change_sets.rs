@@ -43,8 +43,9 @@ const RECOVERY: &str = "the executor (recovery)";
 const DUE_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of commits and undos of one set. Each that fails is one.
 const MAX_DECISIONS: u32 = 100;
-/// The time between two attempts to discard changes on which somebody else decides, and the number of attempts.
+/// The time between two attempts to discard changes on which somebody else decides.
 const DISCARD_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum number of these attempts.
 const MAX_DISCARD_TRIES: u32 = 300;
 /// The time for which the journal remembers a decision beside the time of its set.
 const REMEMBERED: Duration = Duration::from_hours(24);

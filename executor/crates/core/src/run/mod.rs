@@ -144,7 +144,7 @@ pub struct ExecutorParts {
     /// The place of the file changes that have not taken effect.
     pub effects: EffectsPlace,
     /// The operator's settings of these changes.
-    pub effects_limits: EffectsSettings,
+    pub effects_settings: EffectsSettings,
     /// The fleet with which the claims of intents are shared; `None` for an executor that shares nothing.
     pub fleet: Option<Arc<Fleet>>,
     /// `true` if a node of the fleet with a free slot runs calls that wait at another.
@@ -266,7 +266,7 @@ impl Parts {
     fn new(settings: ExecutorSettings, parts: ExecutorParts) -> Self {
         let ExecutorParts { loaded, governor, trust, egress, journal, fleet, passes_calls, clock, .. } =
             parts;
-        let ExecutorParts { effects, effects_limits, .. } = parts;
+        let ExecutorParts { effects, effects_settings, .. } = parts;
         let approvals = match &fleet {
             Some(_) => RestoredApprovals::InFleet,
             None => RestoredApprovals::InForce,
@@ -307,7 +307,7 @@ impl Parts {
             policies,
             refusals,
             journal,
-            effects: Arc::new(EffectsFolder::new(effects, effects_limits)),
+            effects: Arc::new(EffectsFolder::new(effects, effects_settings)),
             peers: Arc::new(Peers::new(Arc::clone(&node), Arc::clone(&answers))),
             answers,
             node,

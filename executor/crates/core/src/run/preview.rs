@@ -240,7 +240,7 @@ impl Previews {
             approved: true,
             manifest: Some(narrowed),
             reason: None,
-            changes: None,
+            digest: None,
         };
         let approved_by =
             approvals.into_iter().map(|approval| approval.author.name().to_owned()).collect::<Vec<_>>();

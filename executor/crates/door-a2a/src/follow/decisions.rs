@@ -124,8 +124,7 @@ impl Follower {
         answer: PermissionAnswer,
     ) -> Result<(), Problem> {
         let approved = answer == PermissionAnswer::Approved;
-        let directive =
-            Directive { intent: handle.id, approved, manifest: None, reason: None, changes: None };
+        let directive = Directive { intent: handle.id, approved, manifest: None, reason: None, digest: None };
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
         let outcome = self.executor.operator.apply_directive(&directive, right).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };

@@ -762,7 +762,7 @@ fn sessions_are_bounded_and_the_oldest_goes_first() {
 }
 
 fn directive(call: &Call) -> Directive {
-    Directive { intent: call.intent, approved: true, manifest: None, reason: None, changes: None }
+    Directive { intent: call.intent, approved: true, manifest: None, reason: None, digest: None }
 }
 
 fn suspicious() -> Call {

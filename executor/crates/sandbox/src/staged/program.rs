@@ -83,7 +83,7 @@ impl Program {
             state: State::Shared,
         };
         let lower = roots.into_iter().map(|dir| LowerRoot { dir, access }).collect();
-        let mut view: View = View::load(table, contents, lower, budget)?;
+        let mut view = View::load(table, contents, lower, budget)?;
         let places = places.into_iter().map(|place| open_place(&mut view, place));
         let granted = places.collect::<std::io::Result<Vec<_>>>()?;
         Ok(StartFiles { view, roots: granted, program: Some(program) })

@@ -129,7 +129,7 @@ impl Operator {
         let Approval { by, manifest, basis, grants } = approval;
         let intent = escalated.call().intent;
         let directive =
-            Directive { intent, approved: true, manifest: manifest.clone(), reason: None, changes: None };
+            Directive { intent, approved: true, manifest: manifest.clone(), reason: None, digest: None };
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
         // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.catalogue.find(admitted.call())?;

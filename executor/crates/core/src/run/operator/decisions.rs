@@ -109,9 +109,9 @@ impl Operator {
         right: DecisionRight<'_>,
         shown: Option<DecisionBasis>,
     ) -> Result<DirectiveOutcome, Fault> {
-        let Directive { intent, approved, manifest: _, reason: _, changes } = directive;
+        let Directive { intent, approved, manifest: _, reason: _, digest } = directive;
         if self.changes.has_waiting(*intent, &all_agents) {
-            return self.decide_on_changes(*intent, *approved, changes.as_ref(), right).await;
+            return self.decide_on_changes(*intent, *approved, digest.as_ref(), right).await;
         }
         if !approved {
             // The denial has its own task, because the person may disconnect before the fleet has it.

@@ -29,7 +29,7 @@ pub fn directive(params: &str) -> Result<Directive, Fault> {
             approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
             manifest: object.read_optional_with("capability_manifest", decode_manifest)?,
             reason: None,
-            changes: object.read_optional("digest")?,
+            digest: object.read_optional("digest")?,
         })
     })
 }
