@@ -19,6 +19,7 @@ mod roots;
 mod sets;
 mod shown;
 mod staged;
+mod withdrawal;
 
 pub(super) use changes::{ApplyError, RunChanges};
 pub(super) use program::Member;
@@ -32,7 +33,7 @@ use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
-use sets::{KeptSet, UnsettledRun};
+use sets::KeptSet;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -46,6 +47,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use withdrawal::UnsettledRun;
 
 /// The folder of a run in which its guest's process writes.
 const UPPER: &str = "upper";

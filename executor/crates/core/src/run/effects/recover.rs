@@ -83,7 +83,7 @@ impl LeftSet {
 }
 
 fn leave(path: &Path, reason: &str) {
-    tracing::error!(folder = %path.display(), reason, "the file changes of an earlier run need an operator (docs/operations.md#file-changes)");
+    tracing::error!(folder = %path.display(), reason, "the file changes of an earlier run need an operator (docs/operations.md#after-a-crash)");
 }
 
 impl Told {

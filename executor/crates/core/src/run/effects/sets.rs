@@ -17,7 +17,7 @@ use a2g_types::clock::{from_micros, to_micros};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::FileEffects;
-use a2g_types::outcome::{AbortReason, ChangeState, FileChanges, Receipt};
+use a2g_types::outcome::{ChangeState, FileChanges, Receipt};
 use a2g_types::tool::Digest;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use rustix::io::Errno;
@@ -123,45 +123,6 @@ pub(super) struct KeptSet {
     is_withdrawn: bool,
 }
 
-/// The run of a guest that may have ended, and whose changes neither are in force nor wait.
-pub(super) struct UnsettledRun {
-    run: RunIdentity,
-    reason: Option<AbortReason>,
-    /// `false` while its guest runs: whoever stops it then also finds it among the active runs.
-    has_ended: bool,
-}
-
-/// The right to let the changes of a run take effect, unless somebody stops the run before. Until it is dropped or closed,
-/// whoever stops the run finds it.
-pub(super) struct Withdrawal {
-    effects: Arc<EffectsFolder>,
-    intent: IntentId,
-}
-
-impl Withdrawal {
-    /// Notes that the guest has ended.
-    pub(super) fn note_end(&self) {
-        if let Some(run) = self.effects.unsettled.lock().get_mut(&self.intent) {
-            run.has_ended = true;
-        }
-    }
-
-    /// Ends the time in which the run can be stopped.
-    ///
-    /// # Errors
-    /// The reason for which it was stopped.
-    pub(super) fn close(self) -> Result<(), AbortReason> {
-        let closed = self.effects.unsettled.lock().remove(&self.intent);
-        closed.and_then(|run| run.reason).map_or(Ok(()), Err)
-    }
-}
-
-impl Drop for Withdrawal {
-    fn drop(&mut self) {
-        self.effects.unsettled.lock().remove(&self.intent);
-    }
-}
-
 impl EffectsFolder {
     /// The sets of the selected agents, newest first.
     pub(in crate::run) fn list(&self, filter: AgentFilter<'_>) -> Vec<ChangeSetSummary> {
@@ -220,7 +181,7 @@ impl EffectsFolder {
             Phase::Stuck => {
                 return Err(Fault::InvalidRequest(format!(
                     "an operator has to look at the file changes of the intent `{intent}`: a decision could be neither \
-                     carried out nor taken back as a whole (the executor's log has the folder; docs/operations.md#file-changes)"
+                     carried out nor taken back as a whole (the executor's log has the folder; docs/operations.md#after-a-crash)"
                 )));
             }
         }
@@ -294,29 +255,6 @@ impl EffectsFolder {
     /// `true` if the state of the changes of a run is not known, because an operator has to look at them.
     pub(in crate::run) fn is_blocked(&self, intent: IntentId) -> bool {
         self.blocked.lock().contains(&intent)
-    }
-
-    /// Lets a run be stopped until its changes take effect, also after its guest has ended.
-    pub(super) fn watch(self: &Arc<Self>, run: &RunIdentity) -> Withdrawal {
-        let unsettled = UnsettledRun { run: run.clone(), reason: None, has_ended: false };
-        self.unsettled.lock().insert(run.intent, unsettled);
-        Withdrawal { effects: Arc::clone(self), intent: run.intent }
-    }
-
-    /// Stops the selected runs whose changes have not taken effect, also those whose guests have ended. Returns the number
-    /// of the latter, without those that were stopped before.
-    pub(in crate::run) fn withdraw_runs(
-        &self,
-        is_selected: impl Fn(&RunIdentity) -> bool,
-        reason: AbortReason,
-    ) -> usize {
-        let mut unsettled = self.unsettled.lock();
-        let open = unsettled.values_mut().filter(|one| one.reason.is_none() && is_selected(&one.run));
-        open.map(|one| {
-            one.reason = Some(reason);
-            usize::from(one.has_ended)
-        })
-        .sum()
     }
 
     /// Lets no decision in progress commit the selected waiting sets. Returns their intents.

@@ -4,7 +4,8 @@
 use super::changes::{ApplyError, RunChanges, list_changes, write_list};
 use super::program::{CallTurn, GrantedRoots, Member, StageError, read_table};
 use super::roots::RunRoots;
-use super::sets::{KeptState, StoredSet, Withdrawal};
+use super::sets::{KeptState, StoredSet};
+use super::withdrawal::Withdrawal;
 use super::{EffectsFolder, Fate, RunFolder, shown};
 use crate::run::faults::busy_fault;
 use crate::run::{ExecutorSettings, RunIdentity};
