@@ -129,7 +129,7 @@ impl McpDoor {
         };
         let Some(right) = caller.decision_right() else {
             let reason = format!(
-                "file changes are for callers with the role `approver` or `governor`, and `{}` has neither",
+                "a decision on file changes is for callers with the role `approver` or `governor`, and `{}` has neither",
                 caller.name()
             );
             return Ok(Some(reason));

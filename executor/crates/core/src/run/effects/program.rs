@@ -312,7 +312,7 @@ impl Member {
         if moved.len() > MAX_READABLE {
             return Err(StageError::Refused(format!(
                 "the program has moved {} files and folders into the granted folders of this call from outside of them, and \
-                 at most {MAX_READABLE} are allowed: grant the call the folders from which they come",
+                 at most {MAX_READABLE} are allowed: grant the folders from which they come, too",
                 moved.len()
             )));
         }
