@@ -4,22 +4,30 @@
 //! The tests decide over A2G as people with different roles, and compare the workspace, `a2g/effects`, the journal and the
 //! reports that a governor in a process of its own has received.
 
+mod attempts;
 mod command_line;
 mod conflicts;
 mod decisions;
+mod hidden;
+mod late_ends;
 mod limits;
+mod old_journals;
 mod preview;
 mod refusals;
+mod shares;
 mod shown;
+mod stuck;
 
 use harness::callers::{List, agent, rpc};
 use harness::guests::Guest;
 use harness::{
     AGENT, Catalogue, Executor, Governor, Home, Options, Tool, approved, execute, id_of, intent, manifest,
-    result,
+    result, set_member,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 /// An agent that stages nothing.
@@ -231,7 +239,7 @@ pub(crate) fn decided(answer: &Value, status: &str) -> Value {
 
 /// An executor with callers of every role, and its governor.
 pub(crate) struct StagedFixture {
-    _list: List,
+    list: List,
     _catalogue: Catalogue,
     pub(crate) tokens: HashMap<&'static str, String>,
     pub(crate) governor: Governor,
@@ -260,7 +268,7 @@ impl StagedFixture {
         let catalogue = tools.into_iter().chain([looks()]).fold(Catalogue::empty(), Catalogue::add);
         let options = set(list.options().catalogue(&catalogue).governor(&governor.http_url()));
         let executor = Some(Executor::start(options));
-        let fixture = Self { _list: list, _catalogue: catalogue, tokens, governor, executor };
+        let fixture = Self { list, _catalogue: catalogue, tokens, governor, executor };
         fixture.set_files(BEFORE);
         fixture
     }
@@ -288,6 +296,12 @@ impl StagedFixture {
         limits["timeout_seconds"] = json!(60);
         let call = approved(intent(tool, json!({})), &limits);
         StagedRun::of(&call, &self.ask("agent", "a2g/execute", &call), status)
+    }
+
+    /// As [`Self::stage`], as the agent [`OTHER`].
+    fn stage_as_other(&self, tool: &str) -> StagedRun {
+        let call = execute_as_other(tool);
+        StagedRun::of(&call, &self.ask("other", "a2g/execute", &call), "STAGED")
     }
 
     pub(crate) fn decide(&self, who: &str, act: Act, run: &StagedRun) -> Value {
@@ -378,6 +392,14 @@ impl StagedFixture {
         has_content(&self.home().journal().with_file_name("effects"), content.as_bytes())
     }
 
+    /// `true` if the folder in which the executor keeps the changes of a run apart has this entry.
+    fn keeps_entry(&self, run: &str, entry: &str) -> bool {
+        let folders = std::fs::read_dir(self.home().journal().with_file_name("effects").join("journal.db"));
+        let mut folders = folders.into_iter().flatten().flatten();
+        let is_of_run = |name: &OsStr| name.as_bytes().starts_with(run.as_bytes());
+        folders.any(|folder| is_of_run(&folder.file_name()) && folder.path().join(entry).exists())
+    }
+
     /// Ends the server as a crash would, and returns its folders.
     pub(crate) fn kill(&mut self) -> Home {
         self.executor.take().expect("it runs").kill()
@@ -393,6 +415,13 @@ impl StagedFixture {
     pub(crate) fn start_in(&mut self, home: Home) {
         self.executor = Some(Executor::start_in(home));
     }
+}
+
+/// A call of the agent [`OTHER`].
+fn execute_as_other(tool: &str) -> Value {
+    let mut call = execute(tool, json!({}));
+    set_member(&mut call, "/intent/agent_did", OTHER.into());
+    call
 }
 
 /// All entries below a folder. Names that are no text are shown as well as they can be.
