@@ -26,9 +26,8 @@ use harness::{
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An agent that stages nothing.
 pub(crate) const OTHER: &str = "did:aeon:other:1.0:abc123";
@@ -392,12 +391,17 @@ impl StagedFixture {
         has_content(&self.home().journal().with_file_name("effects"), content.as_bytes())
     }
 
-    /// `true` if the folder in which the executor keeps the changes of a run apart has this entry.
+    /// The folder in which the executor keeps the changes of a run apart.
+    fn find_run_folder(&self, run: &str) -> Option<PathBuf> {
+        let folder = self.home().journal().with_file_name("effects").join("journal.db");
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        paths.find(|path| path.file_name().is_some_and(|name| name.as_bytes().starts_with(run.as_bytes())))
+    }
+
+    /// `true` if that folder is there, and has this entry.
     fn keeps_entry(&self, run: &str, entry: &str) -> bool {
-        let folders = std::fs::read_dir(self.home().journal().with_file_name("effects").join("journal.db"));
-        let mut folders = folders.into_iter().flatten().flatten();
-        let is_of_run = |name: &OsStr| name.as_bytes().starts_with(run.as_bytes());
-        folders.any(|folder| is_of_run(&folder.file_name()) && folder.path().join(entry).exists())
+        self.find_run_folder(run).is_some_and(|folder| folder.join(entry).exists())
     }
 
     /// Ends the server as a crash would, and returns its folders.
