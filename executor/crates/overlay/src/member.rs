@@ -28,7 +28,9 @@ use std::os::fd::OwnedFd;
 pub enum Act {
     /// It has read the file.
     Read,
-    /// It has made, changed, removed or moved the entry. Other entries of a folder that was removed are named themselves.
+    /// It has changed the content or the attributes of the entry.
+    Alter,
+    /// It has made, removed or moved the entry. Other entries of a folder that was removed are named themselves.
     Change,
     /// It has moved the folder with all entries below it, which are not named.
     Move,
@@ -331,7 +333,7 @@ impl<'a, G: Fn(&EntryPath, Act) -> bool> Check<'a, G> {
             return Ok(());
         }
         self.check_number(before.content, after.content)?;
-        self.grant_after(new, Act::Change)
+        self.grant_after(new, Act::Alter)
     }
 
     fn check_number(&self, before: Option<u64>, after: Option<u64>) -> Result<(), MemberError> {

@@ -149,7 +149,7 @@ impl View {
         let user = User::of_upper(&upper)?;
         let mut live = HashMap::new();
         for (root, id) in roots.iter().zip(table.roots()) {
-            live.insert(*id, Live::of_folder(Some(Arc::new(root.open_folder(&[])?))));
+            live.insert(*id, Live::of_folder(Some(Arc::new(rustix::io::fcntl_dupfd_cloexec(&root.dir, 0)?))));
         }
         let removed = BTreeSet::new();
         Ok(Self {

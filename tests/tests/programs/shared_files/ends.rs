@@ -221,7 +221,7 @@ fn calls_that_are_open_at_the_end_of_their_program_leave_nothing() {
                 json!(["read", "/workspace/ended.txt"]),
             ];
             let never = json!(["wait_for", "/workspace/never"]);
-            steps.extend((0..open).map(|number| start(&format!("open-{number}"), ruins(&[never.clone()]))));
+            steps.extend((0..open).map(|number| start(&format!("open-{number}"), ruins(std::slice::from_ref(&never)))));
             // Time enough for all of them to begin.
             steps.push(json!(["sleep", 1500]));
             let began = Instant::now();

@@ -81,7 +81,7 @@ fn a_call_that_fails_takes_nothing_from_those_beside_it() {
         let one = |number: usize| {
             let own = format!("/workspace/own-{number}");
             let mut steps = vec![json!(["write", own, "own"]), json!(["append", "/workspace/a.txt", "."])];
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 steps.push(json!(["fail", "wanted"]));
             }
             json!([super::TOOL, arguments(json!({}), json!(steps))])

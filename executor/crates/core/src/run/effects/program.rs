@@ -16,8 +16,11 @@ use a2g_capability::{Ceilings, Mounts, Permit, Place, Root, Tree};
 use a2g_overlay::{Access, Act, EntryPath, LowerRoot, MAX_TABLE_BYTES, Name, Table, Upper};
 use a2g_types::limit::Access as FileAccess;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, fstat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fstat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -60,6 +63,8 @@ impl From<io::Error> for StageError {
 /// The part of the host's files that runs may have at all, opened once for a program: the roots of its table.
 pub(super) struct Areas {
     roots: Vec<AreaRoot>,
+    /// Those that do not exist on the host: they are no places in the folders around them.
+    missing: Vec<Tree>,
 }
 
 /// One folder of them.
@@ -95,11 +100,15 @@ impl Areas {
             }
         }
         let mut roots = Vec::<AreaRoot>::new();
+        let mut missing = Vec::new();
         let mut reals = Vec::<PathBuf>::new();
         for (guest, host) in found {
             let dir = match File::open(&host) {
                 Ok(folder) => OwnedFd::from(folder),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    missing.push(guest);
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             let real = std::fs::canonicalize(&host)?;
@@ -116,7 +125,7 @@ impl Areas {
             reals.push(real);
             roots.push(AreaRoot { guest, dir });
         }
-        Ok(Self { roots })
+        Ok(Self { roots, missing })
     }
 
     pub(super) fn roots(&self) -> &[AreaRoot] {
@@ -140,7 +149,10 @@ impl Areas {
         let found = self.roots.iter().enumerate().filter_map(|(index, root)| {
             Some((index, root.guest.path().len(), root.guest.relative_path(path)?))
         });
-        let (root, _, rest) = found.max_by_key(|(_, length, _)| *length)?;
+        let (root, length, rest) = found.max_by_key(|(_, length, _)| *length)?;
+        if self.missing.iter().any(|guest| guest.contains(path) && guest.path().len() > length) {
+            return None;
+        }
         let names = rest.split('/').filter(|name| !name.is_empty()).map(|name| Name::new(name).ok());
         Some(EntryPath { root, names: names.collect::<Option<_>>()? })
     }
@@ -192,19 +204,25 @@ impl Granted {
 
     fn allows(&self, areas: &Areas, path: &EntryPath, act: Act) -> bool {
         match (act, self.access) {
-            (Act::Read, _) | (Act::Change | Act::Move, FileAccess::ReadWrite) => {}
-            (Act::Change | Act::Move, FileAccess::ReadOnly) => return false,
+            (Act::Read, _) | (Act::Alter | Act::Change | Act::Move, FileAccess::ReadWrite) => {}
+            (Act::Alter | Act::Change | Act::Move, FileAccess::ReadOnly) => return false,
         }
         let text = areas.guest_path(path);
         self.roots.iter().any(|(place, granted)| {
-            let contains =
-                |place: &EntryPath| place.root == path.root && path.names.starts_with(&place.names);
+            let contains = |place: &EntryPath| {
+                let is_inside = place.root == path.root && path.names.starts_with(&place.names);
+                match act {
+                    Act::Read | Act::Alter => is_inside,
+                    // The granted folder itself is an entry of one that is not granted.
+                    Act::Change | Act::Move => is_inside && path.names.len() > place.names.len(),
+                }
+            };
             let Some(root) = granted.as_deref().filter(|_| place.as_ref().is_some_and(contains)) else {
                 return false;
             };
             root.is_whole()
                 || text.as_deref().is_some_and(|text| match act {
-                    Act::Read | Act::Change => root.grants(text),
+                    Act::Read | Act::Alter | Act::Change => root.grants(text),
                     Act::Move => root.grants(text) && root.grants_all_below(text),
                 })
         })
@@ -287,7 +305,7 @@ impl Member {
     }
 
     /// Waits until no other call has the files.
-    pub(super) async fn wait_for_turn(self: &Arc<Self>) -> CallTurn {
+    pub(in crate::run) async fn wait_for_turn(self: &Arc<Self>) -> CallTurn {
         let turn = Arc::clone(&self.turn).acquire_owned().await;
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         match turn {
@@ -422,6 +440,7 @@ impl CallTurn {
         let caller = &self.caller;
         let handed = || {
             table.move_contents(&member.begun, &member.contents()?, &caller.base)?;
+            give_contents(&caller.base, member.begun.next_content())?;
             write_table(&caller.base, &table)
         };
         if let Err(error) = handed() {
@@ -475,14 +494,36 @@ fn write_table(base: &OwnedFd, table: &Table) -> io::Result<()> {
     Ok(renameat(base, DRAFT, base, Upper::TABLE)?)
 }
 
+/// Gives the contents with these numbers to the user of the run that reads them.
+fn give_contents(base: &OwnedFd, from: u64) -> io::Result<()> {
+    let owner = fstat(base)?;
+    for_each_content(base, from, |name| {
+        let file = statat(base, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (file.st_uid, file.st_gid) == (owner.st_uid, owner.st_gid) {
+            return Ok(());
+        }
+        let user = Some(Uid::from_raw(owner.st_uid));
+        let group = Some(Gid::from_raw(owner.st_gid));
+        chownat(base, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
+    })
+}
+
 /// Removes the contents with these numbers.
 fn remove_contents(base: &OwnedFd, from: u64) -> io::Result<()> {
+    for_each_content(base, from, |name| unlinkat(base, name, AtFlags::empty()))
+}
+
+fn for_each_content(
+    base: &OwnedFd,
+    from: u64,
+    act: impl Fn(&CStr) -> rustix::io::Result<()>,
+) -> io::Result<()> {
     let folder = openat(base, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     for entry in rustix::fs::Dir::new(folder)? {
         let entry = entry?;
         let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<u64>().ok());
         if number.is_some_and(|number| number >= from) {
-            unlinkat(base, entry.file_name(), AtFlags::empty())?;
+            act(entry.file_name())?;
         }
     }
     Ok(())

@@ -54,8 +54,8 @@ enum RunFiles {
 pub(in crate::run) enum Sharing {
     /// The run itself.
     None,
-    /// The run that makes it.
-    WithCaller(Arc<Member>),
+    /// The run that makes it, which no other call shares meanwhile.
+    WithCaller(CallTurn),
 }
 
 /// The changes of a run that has succeeded.
@@ -103,7 +103,7 @@ impl EffectsFolder {
         settings: &Arc<ExecutorSettings>,
     ) -> Result<Option<StagedChanges>, Fault> {
         let mode = permit.grant().effects().value;
-        let caller = match (mode.is_direct(), sharing) {
+        let turn = match (mode.is_direct(), sharing) {
             (true, Sharing::None) => return Ok(None),
             (true, Sharing::WithCaller(_)) => {
                 return Err(Fault::Internal(
@@ -114,16 +114,13 @@ impl EffectsFolder {
                 self.check_room(&call.agent, mode)?;
                 None
             }
-            (false, Sharing::WithCaller(caller)) => Some(caller),
+            (false, Sharing::WithCaller(turn)) => Some(turn),
         };
         let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
         let granted = GrantedRoots::of(permit);
         let intent = call.intent;
-        let made = match caller {
-            Some(caller) => {
-                let turn = caller.wait_for_turn().await;
-                run_aside(&owner, async move { join(turn, granted) }).await
-            }
+        let made = match turn {
+            Some(turn) => run_aside(&owner, async move { join(turn, granted) }).await,
             None if permit.grant().calls().allows_any() => {
                 let effects = Arc::clone(self);
                 let settings = Arc::clone(settings);

@@ -3,6 +3,7 @@
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::phases::{Start, Times, Turn};
 use crate::run::claims::{ClaimOutcome, ClaimedRun};
+use crate::run::effects::Sharing;
 use crate::run::fleet::CallIdentity;
 use crate::run::slots::{Offer, RunSlot, SlotTurn};
 use crate::run::trace::Stopwatch;
@@ -69,6 +70,8 @@ impl Engine {
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
         let queued_at = self.clock.monotonic();
+        // Before it has a slot, which others can use meanwhile.
+        claimed.sharing = self.wait_for_files(&claimed).await;
         let slot = match self.wait_for_slot(&mut claimed, &sink).await? {
             SlotWait::Run(slot) => Some(slot),
             SlotWait::Aborted => None,
@@ -83,6 +86,18 @@ impl Engine {
             }
         };
         started.run().await.finish().await
+    }
+
+    /// Waits until a call has the files of the run that makes it, if it shares them.
+    async fn wait_for_files(&self, claimed: &ClaimedRun) -> Sharing {
+        let ClaimedRun { admitted, permit, .. } = claimed;
+        let has_files = !permit.roots().as_slice().is_empty() || permit.grant().calls().allows_any();
+        let parent = admitted.call().parent.as_ref().filter(|_| has_files);
+        let calls = parent.and_then(|parent| self.intents.calls_of(parent.intent));
+        match calls.and_then(|calls| calls.member()) {
+            Some(caller) => Sharing::WithCaller(caller.wait_for_turn().await),
+            None => Sharing::None,
+        }
     }
 
     /// Waits until a claimed intent has a slot. Another node may run the call meanwhile, unless a person approved it or

@@ -150,6 +150,7 @@ pub(in crate::run) struct Turn {
     permit: Permit,
     /// `None` if the call was stopped while it waited: its end is recorded without a run.
     slot: Option<RunSlot>,
+    sharing: Sharing,
     /// `true` if this executor took the call from another node too long ago.
     is_late: bool,
 }
@@ -182,6 +183,7 @@ impl Turn {
             taken,
             was_passed_on,
             running,
+            sharing,
         } = claimed;
         let is_late = taken.is_some_and(|taken| taken.is_late(engine.clock.monotonic()));
         let claimed = ClaimedCall {
@@ -197,7 +199,7 @@ impl Turn {
             running,
             _place: place,
         };
-        Self { claimed, permit, slot, is_late }
+        Self { claimed, permit, slot, sharing, is_late }
     }
 
     /// Records the start of the run in the fleet and in the journal, while a child is prepared. The intent is released if
@@ -206,14 +208,9 @@ impl Turn {
         if let Err(refusal) = self.check() {
             return Err(self.claimed.release(refusal).await);
         }
-        let Self { claimed, permit, slot, is_late: _ } = self;
+        let Self { claimed, permit, slot, sharing, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let calls = call.parent.as_ref().and_then(|parent| engine.intents.calls_of(parent.intent));
-        let sharing = match calls.and_then(|calls| calls.member()) {
-            Some(caller) => Sharing::WithCaller(caller),
-            None => Sharing::None,
-        };
         let mut changes = match engine.effects.stage(call, &permit, sharing, &engine.settings).await {
             Ok(staged) => staged,
             Err(refusal) => return Err(claimed.release(refusal).await),
@@ -302,8 +299,9 @@ impl Started {
             withdrawn => withdrawn,
         };
         let Err(refusal) = checked else { return Ok(self) };
-        let Self { claimed, claim, prepared, .. } = self;
-        drop(prepared);
+        let Self { claimed, claim, prepared, changes, .. } = self;
+        // The files first: the run that makes this call may end as soon as the call is released.
+        drop((prepared, changes));
         claim.release().await;
         Err(claimed.release(refusal).await)
     }
