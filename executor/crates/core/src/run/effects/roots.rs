@@ -334,3 +334,6 @@ fn list_first(texts: &[String]) -> String {
         more => format!("{first}, and {more} more"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -485,3 +485,6 @@ fn measure(folder: &Path) -> io::Result<u64> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

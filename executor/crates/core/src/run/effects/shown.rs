@@ -294,3 +294,6 @@ fn entry_word(kind: EntryKind) -> EntryWord {
         EntryKind::Other => EntryWord::Other,
     }
 }
+
+#[cfg(test)]
+mod tests;

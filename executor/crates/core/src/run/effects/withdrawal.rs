@@ -70,3 +70,35 @@ impl EffectsFolder {
         .sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::effects::{EffectsPlace, EffectsSettings};
+    use a2g_types::ident::{AgentDid, ToolName};
+    use std::time::Duration;
+
+    #[test]
+    fn a_run_can_be_stopped_until_its_changes_take_effect() {
+        let settings = EffectsSettings { decide_within: Duration::ZERO, keep: Duration::ZERO, max_bytes: 0 };
+        let effects = Arc::new(EffectsFolder::new(EffectsPlace::Temporary, settings));
+        let agent = AgentDid::parse("did:aeon:tester:1.0:abc123").unwrap();
+        let run = RunIdentity { agent, intent: IntentId::random(), tool: ToolName::parse("tool").unwrap() };
+        let withdraw = |intent: IntentId, reason| effects.withdraw_runs(|run| run.intent == intent, reason);
+        assert_eq!(effects.watch(&run).close(), Ok(()));
+        drop(effects.watch(&run));
+        assert_eq!(withdraw(run.intent, AbortReason::Stopped), 0, "it is over");
+
+        // Whoever stops it while its guest runs finds it elsewhere, and counts it there.
+        let running = effects.watch(&run);
+        assert_eq!(withdraw(run.intent, AbortReason::Stopped), 0);
+        assert_eq!(running.close(), Err(AbortReason::Stopped));
+
+        let ended = effects.watch(&run);
+        ended.note_end();
+        assert_eq!(withdraw(IntentId::random(), AbortReason::Stopped), 0, "another run");
+        assert_eq!(withdraw(run.intent, AbortReason::Stopped), 1);
+        assert_eq!(withdraw(run.intent, AbortReason::Cancelled), 0, "the first reason counts");
+        assert_eq!(ended.close(), Err(AbortReason::Stopped));
+    }
+}
