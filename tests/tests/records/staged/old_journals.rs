@@ -64,6 +64,31 @@ fn decisions_need_no_report_of_the_run_in_the_journal() {
     }
 }
 
+/// A restart reads from the journal what was decided, and pruning takes the reports of decisions as well.
+#[test]
+fn decisions_that_were_pruned_count_after_a_restart() {
+    let mut fixture = StagedFixture::start([edits(EDITS, "staged")]);
+    let committed = fixture.stage(EDITS);
+    let commit = fixture.succeed("anna", Act::Commit, &committed);
+    fixture.wait_for_receipt(&committed);
+    fixture.prune(commit["intent_id"].as_str().expect("an id"));
+    fixture.restart();
+    assert_eq!((&*fixture.state(&committed), fixture.files()), ("in_force", entries(AFTER)));
+    decided(&fixture.decide("anna", Act::Undo, &committed), "SUCCESS");
+    assert_eq!(fixture.files(), entries(BEFORE));
+
+    let waits = fixture.stage(EDITS);
+    fixture.wait_for_receipt(&waits);
+    let foreign = fixture.home().workspace().join("new.txt");
+    std::fs::write(&foreign, "of another program").unwrap();
+    let failed = decided(&fixture.decide("anna", Act::Commit, &waits), "FAILURE");
+    fixture.prune(failed["intent_id"].as_str().expect("an id"));
+    fixture.restart();
+    std::fs::remove_file(foreign).unwrap();
+    decided(&fixture.decide("anna", Act::Commit, &waits), "SUCCESS");
+    assert_eq!((&*fixture.state(&waits), fixture.files()), ("in_force", entries(AFTER)));
+}
+
 /// The journal of the copy does not have the reports of what came later.
 #[test]
 fn an_older_copy_of_the_journal_takes_nothing_back() {
