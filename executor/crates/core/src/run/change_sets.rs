@@ -253,6 +253,20 @@ impl ChangeSets {
         Err(busy_fault("somebody else decides on these file changes, and has not ended yet"))
     }
 
+    /// Discards the waiting changes of one intent of the selected agents. No decision in progress commits them from now on.
+    ///
+    /// # Errors
+    /// If the decision cannot be recorded.
+    pub(super) async fn revoke(
+        self: &Arc<Self>,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        by: &str,
+    ) -> Result<(), Fault> {
+        self.effects.withdraw_set(intent, filter);
+        self.discard_patiently(intent, filter, by).await.map(drop)
+    }
+
     /// Stops the run of a call whose guest has ended, and whose changes have not taken effect. Returns `false` if there is
     /// none.
     pub(super) fn withdraw(&self, intent: IntentId, filter: AgentFilter<'_>, reason: AbortReason) -> bool {
@@ -321,12 +335,15 @@ impl ChangeSets {
 
     async fn restore(self: &Arc<Self>, left: LeftSet) -> Result<(), Fault> {
         let receipt = Arc::clone(&left.receipt);
-        let decisions = self.decisions(&receipt).await?;
-        let mut count = u32::try_from(decisions.len()).unwrap_or(u32::MAX);
+        let PastDecisions { receipts: decisions, mut count } = self.past_decisions(&receipt).await?;
         let last = decisions.last().and_then(|last| Some((DecisionAct::of_tool(last.tool.as_str())?, last)));
         let by =
             || last.and_then(|(_, last)| last.approved_by.clone()).unwrap_or_else(|| RECOVERY.to_owned());
-        let state = told_state(&receipt, &decisions);
+        let state = match told_state(&receipt, &decisions) {
+            // The journal has pruned the report of the commit.
+            ChangeState::Waiting if left.was_in_force() => ChangeState::InForce,
+            state => state,
+        };
         match (state, left.is_in_force) {
             (ChangeState::Waiting, false) | (ChangeState::Kept | ChangeState::InForce, true) => {}
             // A commit was interrupted after it had taken effect.
@@ -395,14 +412,23 @@ impl ChangeSets {
 
     /// The receipts of the decisions on a run's changes, oldest first.
     async fn decisions(&self, receipt: &Receipt) -> Result<Vec<Arc<Receipt>>, Fault> {
-        let mut decisions = Vec::new();
-        let Some(namespace) = decisions_of(receipt) else { return Ok(decisions) };
+        Ok(self.past_decisions(receipt).await?.receipts)
+    }
+
+    async fn past_decisions(&self, receipt: &Receipt) -> Result<PastDecisions, Fault> {
+        let mut past = PastDecisions::default();
+        let Some(namespace) = decisions_of(receipt) else { return Ok(past) };
         // One more for the discard, and one for what a recovery records.
         for number in 1..=MAX_DECISIONS + 2 {
-            let Some(decision) = self.receipt(namespace.nested(number)).await? else { break };
-            decisions.push(decision);
+            let stage = self.journal.claims.stage(namespace.nested(number), IfFull::Wait).await?;
+            match stage {
+                Some((_, Stage::Finished(decision))) => past.receipts.push(decision),
+                Some((_, Stage::Pruned)) => {}
+                Some((_, Stage::Queued | Stage::Running | Stage::Ended | Stage::Released)) | None => break,
+            }
+            past.count = number;
         }
-        Ok(decisions)
+        Ok(past)
     }
 
     /// Checks that the holder of `right` may still decide, also under the operator's rules about approvals.
@@ -641,6 +667,15 @@ impl ChangeSets {
         self.journal.claims.finish(Arc::clone(&receipt), None, reporting, self.clock.now()).await?;
         Ok(receipt)
     }
+}
+
+/// The decisions on a set so far.
+#[derive(Default)]
+struct PastDecisions {
+    /// Those that the journal has not pruned, oldest first.
+    receipts: Vec<Arc<Receipt>>,
+    /// The number of all.
+    count: u32,
 }
 
 /// A decision that was carried out.

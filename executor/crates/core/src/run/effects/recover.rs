@@ -70,6 +70,11 @@ impl LeftSet {
         }
     }
 
+    /// `true` if the changes were in force when the set was last marked.
+    pub(in crate::run) fn was_in_force(&self) -> bool {
+        self.stored.is_some_and(|stored| stored.state == KeptState::InForce)
+    }
+
     /// Removes the folder.
     pub(in crate::run) fn remove(mut self) {
         self.run.set_fate(Fate::Removed);

@@ -97,7 +97,7 @@ pub(super) struct StoredSet {
     since: i64,
     /// As `since`.
     until: i64,
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// The phase of the decisions on a set.
@@ -255,6 +255,31 @@ impl EffectsFolder {
     /// `true` if the state of the changes of a run is not known, because an operator has to look at them.
     pub(in crate::run) fn is_blocked(&self, intent: IntentId) -> bool {
         self.blocked.lock().contains(&intent)
+    }
+
+    /// As [`Self::withdraw_sets`], for one set.
+    pub(in crate::run) fn withdraw_set(&self, intent: IntentId, filter: AgentFilter<'_>) {
+        let mut sets = self.sets.lock();
+        if let Some(set) = sets.get_mut(&intent).filter(|set| is_waiting(set) && filter(&set.summary.agent)) {
+            set.is_withdrawn = true;
+        }
+    }
+
+    /// Checks that the changes of a run that has ended may wait: they were not counted while it ran.
+    ///
+    /// # Errors
+    /// The reason why they may not, as a clause.
+    pub(super) fn check_share(&self, agent: &AgentDid, bytes: u64) -> Result<(), String> {
+        let sets = self.sets.lock();
+        let own = Use::of(sets.values().filter(|set| is_waiting(set) && set.summary.agent == *agent));
+        let share = self.settings.max_bytes / 2;
+        if own.bytes.saturating_add(bytes) <= share {
+            return Ok(());
+        }
+        Err(format!(
+            "they and the others of this agent that wait would use more than {share} bytes, half of `effects.max_mb`: \
+             decide on some of the others, or change less in one run"
+        ))
     }
 
     /// Lets no decision in progress commit the selected waiting sets. Returns their intents.

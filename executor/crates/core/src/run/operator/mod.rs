@@ -116,7 +116,7 @@ impl Operator {
     /// If the cancellation is not on the disk yet; the intent is cancelled nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         if self.changes.has_waiting(intent, filter) {
-            return self.changes.discard(intent, filter, by).await.map(|_receipt| true);
+            return self.changes.revoke(intent, filter, by).await.map(|()| true);
         }
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too, and that claimed it first.
@@ -276,7 +276,7 @@ impl Operator {
             return recorded.map(|()| 1);
         }
         if self.changes.has_waiting(intent, &filter) {
-            self.changes.discard(intent, &filter, by).await?;
+            self.changes.revoke(intent, &filter, by).await?;
             return recorded.map(|()| 1);
         }
         // Another node has claimed the intent, and the code that called this ends it there.
