@@ -342,7 +342,11 @@ impl ChangeSets {
         let state = match told_state(&receipt, &decisions) {
             // The journal has pruned the report of the commit.
             ChangeState::Waiting if left.was_in_force() => ChangeState::InForce,
-            state => state,
+            state @ (ChangeState::Waiting
+            | ChangeState::InForce
+            | ChangeState::Kept
+            | ChangeState::Discarded
+            | ChangeState::Undone) => state,
         };
         match (state, left.is_in_force) {
             (ChangeState::Waiting, false) | (ChangeState::Kept | ChangeState::InForce, true) => {}
