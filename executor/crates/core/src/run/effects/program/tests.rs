@@ -11,8 +11,6 @@ use rustix::fs::{CWD, mknodat};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
