@@ -80,7 +80,8 @@ impl Program {
             roots: roots.len(),
             table: file,
             open_calls: watch::Sender::new(0),
-            state: State::Shared,
+            // The places of the granted folders may have given numbers to folders that the server's table does not have.
+            state: State::Used,
         };
         let lower = roots.into_iter().map(|dir| LowerRoot { dir, access }).collect();
         let mut view = View::load(table, contents, lower, budget)?;

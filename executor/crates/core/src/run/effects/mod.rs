@@ -15,6 +15,7 @@
 mod changes;
 mod program;
 mod recover;
+mod removal;
 mod roots;
 mod sets;
 mod shown;
@@ -31,6 +32,7 @@ pub(super) use staged::{Kept, SettleError, Settled, Sharing, StagedChanges};
 use a2g_runtime::aside::run_aside;
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
+use removal::remove_tree;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat};
 use rustix::io::Errno;
 use sets::KeptSet;
@@ -208,7 +210,7 @@ impl OpenedFolder {
         let done = if name.starts_with(DONE) { name.to_owned() } else { format!("{DONE}{name}") };
         // Renamed first: a folder of which a part is missing would say something else of its commit.
         let removed = renameat(&self.dir, name, &self.dir, &done).map_err(io::Error::from);
-        if let Err(error) = removed.and_then(|()| std::fs::remove_dir_all(self.path.join(&done))) {
+        if let Err(error) = removed.and_then(|()| remove_tree(&self.dir, &done)) {
             let folder = self.path.join(name);
             tracing::warn!(folder = %folder.display(), %error, "the folder of a run's file changes cannot be removed: the next start tries again");
         }

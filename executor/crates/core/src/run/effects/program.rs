@@ -10,6 +10,7 @@
 //! A process may have been taken over by its guest. So each table is compared with the one before it: what the grant of its
 //! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn.
 
+use super::removal::remove_tree;
 use super::roots::show_bytes;
 use super::{UPPER, make_folder, open_folder};
 use a2g_capability::{Ceilings, Mounts, Permit, Place, Root, Tree};
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -240,9 +241,9 @@ pub(in crate::run) struct Member {
     earlier: Vec<(OwnedFd, u64)>,
     granted: Granted,
     /// The table with which it began.
-    begun: Table,
+    begun: Arc<Table>,
     /// The table that its calls find.
-    latest: Mutex<Table>,
+    latest: Mutex<Arc<Table>>,
     /// The reason why its files are of no use any more, as a clause.
     broken: Mutex<Option<String>>,
     turn: Arc<Semaphore>,
@@ -284,7 +285,7 @@ impl Member {
         upper: OwnedFd,
         earlier: Vec<(OwnedFd, u64)>,
         granted: GrantedRoots,
-        table: Table,
+        table: Arc<Table>,
     ) -> io::Result<Self> {
         let base = make_folder(&dir, BASE)?;
         write_table(&base, &table)?;
@@ -296,7 +297,7 @@ impl Member {
             base,
             earlier,
             granted,
-            latest: Mutex::new(table.clone()),
+            latest: Mutex::new(Arc::clone(&table)),
             begun: table,
             broken: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
@@ -392,7 +393,7 @@ impl Member {
             let shown = path.map_or_else(String::new, |path| format!(": `{}`", show_bytes(path.as_bytes())));
             format!("their table is not true ({error}{shown}): check the tool")
         })?;
-        *latest = table;
+        *latest = Arc::new(table);
         Ok(())
     }
 
@@ -400,12 +401,12 @@ impl Member {
     ///
     /// # Errors
     /// The reason why there is none, as a clause.
-    pub(super) fn finish(&self) -> Result<Table, String> {
+    pub(super) fn finish(&self) -> Result<Arc<Table>, String> {
         if self.turn.available_permits() == 0 {
             return Err("a call of the run still has its files".to_owned());
         }
         self.take_stored()?;
-        Ok(self.latest.lock().clone())
+        Ok(Arc::clone(&self.latest.lock()))
     }
 }
 
@@ -425,7 +426,7 @@ impl CallTurn {
             let above = caller.earlier.iter().map(|(folder, from)| Ok((folder.try_clone()?, *from)));
             let mut earlier = above.collect::<io::Result<Vec<_>>>()?;
             earlier.extend(own);
-            let table = caller.latest.lock().clone();
+            let table = Arc::clone(&caller.latest.lock());
             Member::make(Arc::clone(&caller.areas), dir, upper, earlier, granted, table)
         };
         made().map_err(|error: io::Error| StageError::Failed(format!("its folders cannot be made ({error})")))
@@ -461,8 +462,7 @@ impl Drop for CallTurn {
         let caller = Arc::clone(&self.caller);
         let name = std::mem::take(&mut self.name);
         let remove = move || {
-            let folder = format!("/proc/self/fd/{}/{name}", caller.dir.as_raw_fd());
-            match std::fs::remove_dir_all(&folder) {
+            match remove_tree(&caller.dir, &name) {
                 Ok(()) => {}
                 // It was not made.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -500,12 +500,16 @@ impl StoredSet {
 /// The disk space of a folder and everything in it, in bytes.
 fn measure(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0_u64;
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
-        if metadata.is_dir() {
-            bytes = bytes.saturating_add(measure(&entry.path())?);
+    // A process that was taken over can nest folders as deep as it likes.
+    let mut left = vec![folder.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in std::fs::read_dir(next)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            if metadata.is_dir() {
+                left.push(entry.path());
+            }
         }
     }
     Ok(bytes)

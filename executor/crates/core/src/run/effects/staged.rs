@@ -214,7 +214,16 @@ impl StagedChanges {
     pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, SettleError> {
         let Self { effects, files, guests: _, run, mode, withdrawal, owner } = self;
         withdrawal.note_end();
-        let Some(listed) = run_aside(&owner, async move { files.list() }).await? else {
+        let withdrawal = match &files {
+            // A stop from here on comes too late: its caller gets the changes.
+            RunFiles::Call { .. } => {
+                withdrawal.close().map_err(SettleError::Withdrawn)?;
+                None
+            }
+            RunFiles::Alone { .. } | RunFiles::Program { .. } => Some(withdrawal),
+        };
+        let listed = run_aside(&owner, async move { files.list() }).await?;
+        let (Some(listed), Some(withdrawal)) = (listed, withdrawal) else {
             return Ok(Settled { changes: None, kept: None });
         };
         let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);

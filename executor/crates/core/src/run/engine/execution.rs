@@ -95,7 +95,11 @@ impl Engine {
         let parent = admitted.call().parent.as_ref().filter(|_| has_files);
         let calls = parent.and_then(|parent| self.intents.calls_of(parent.intent));
         match calls.and_then(|calls| calls.member()) {
-            Some(caller) => Sharing::WithCaller(caller.wait_for_turn().await),
+            Some(caller) => tokio::select! {
+                turn = caller.wait_for_turn() => Sharing::WithCaller(turn),
+                // It ends without a run.
+                _reason = claimed.running.abort_handle().wait() => Sharing::None,
+            },
             None => Sharing::None,
         }
     }

@@ -206,7 +206,10 @@ impl Turn {
     /// it may not start.
     pub(in crate::run) async fn start(self) -> Result<Start, Fault> {
         if let Err(refusal) = self.check() {
-            return Err(self.claimed.release(refusal).await);
+            let Self { claimed, sharing, .. } = self;
+            // The files first: the run that makes this call may end as soon as the call is released.
+            drop(sharing);
+            return Err(claimed.release(refusal).await);
         }
         let Self { claimed, permit, slot, sharing, is_late: _ } = self;
         let engine = &claimed.engine;
