@@ -276,7 +276,7 @@ impl Member {
     ) -> Result<Self, StageError> {
         let areas = Arc::new(Areas::open(mounts, ceilings)?);
         let table = Table::new(&areas.lower()?).map_err(io::Error::from)?;
-        Ok(Self::make(areas, dir, upper, Vec::new(), granted, table)?)
+        Ok(Self::make(areas, dir, upper, Vec::new(), granted, Arc::new(table))?)
     }
 
     fn make(

@@ -223,9 +223,8 @@ impl StagedChanges {
             RunFiles::Alone { .. } | RunFiles::Program { .. } => Some(withdrawal),
         };
         let listed = run_aside(&owner, async move { files.list() }).await?;
-        let (Some(listed), Some(withdrawal)) = (listed, withdrawal) else {
-            return Ok(Settled { changes: None, kept: None });
-        };
+        let Some(listed) = listed else { return Ok(Settled { changes: None, kept: None }) };
+        let Some(withdrawal) = withdrawal else { return Ok(Settled { changes: None, kept: None }) };
         let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);
         let digest = Digest(*listed.list.digest().as_bytes());
         let decisions = Some(IntentId::random());
