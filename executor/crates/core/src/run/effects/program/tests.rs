@@ -11,6 +11,7 @@ use rustix::fs::{CWD, mknodat};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -135,7 +136,7 @@ fn view(member: &Member) -> View {
     let from = member.begun.next_content();
     let contents = Upper::of_member(member.upper().unwrap(), base, from, earlier.collect());
     let table = member.latest.lock().clone();
-    View::load(table, contents, member.areas.lower().unwrap(), BUDGET).unwrap()
+    View::load(Table::clone(&table), contents, member.areas.lower().unwrap(), BUDGET).unwrap()
 }
 
 /// Lets the process of a run do something, and leave the table of it.
