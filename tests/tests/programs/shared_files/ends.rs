@@ -156,7 +156,7 @@ fn a_call_that_waits_for_the_files_can_be_cancelled() {
     let parent = waiting["intent_id"].as_str().expect("an id");
     let answer = call_in_background(&shared.executor, "a2g/intent", &waiting);
     shared.wait_until(&nested(parent, 1), "running");
-    eventually("the second one is there", || (shared.state(&nested(parent, 2)) != "unknown").then_some(()));
+    shared.wait_until(&nested(parent, 2), "queued");
     shared.cancel(&nested(parent, 2));
     std::fs::write(shared.executor.workspace().join("go"), "").unwrap();
     let ran = Ran::of(&waiting, &answer.join().unwrap());

@@ -147,48 +147,6 @@ fn a_call_has_what_its_program_has_moved_into_its_folder() {
     });
 }
 
-/// The other way round: a call may have a wider grant than its program, which sees of it what is in its own.
-#[test]
-fn a_program_has_what_a_call_has_moved_into_its_folder() {
-    for isolation in ISOLATIONS {
-        let shared = Shared::start_with(Options::new().set("executor.isolation", isolation));
-        for effects in Effects::APART {
-            shared.set_files(BEFORE);
-            let case = format!("{isolation} {effects:?}");
-            let wide = call(json!([
-                ["rename", "/workspace/secret.txt", "/workspace/sub/secret.txt"],
-                ["append", "/workspace/a.txt", " by the call"],
-                ["rename", "/workspace/a.txt", "/workspace/sub/a.txt"],
-                ["write", "/workspace/b.txt", "by the call"],
-            ]));
-            let steps = json!([
-                ["write", "/workspace/sub/in.txt", "own"],
-                wide,
-                ["list", "/workspace/sub"],
-                ["read", "/workspace/sub/a.txt"],
-                ["read", "/workspace/b.txt"],
-                ["write", "/workspace/b.txt", "x"],
-                ["read", "/workspace/sub/secret.txt"],
-                ["append", "/workspace/sub/secret.txt", "!"],
-            ]);
-            let ran = shared.run(&granted(effects, json!({ "scope": ["/workspace/sub/**"] }), steps));
-            let seen = brought(ran.outcomes());
-            assert_eq!(seen[2], json!(["a.txt", "deep", "in.txt", "secret.txt"]), "{case}");
-            assert_eq!(seen[3], "one by the call", "{case}");
-            assert_eq!((&seen[4], &seen[5]), (&Value::Null, &Value::Null), "{case}");
-            assert_eq!(seen[6], "the secret", "{case}: {}", ran.outcomes()[6]);
-            shared.settle(&ran);
-            let changed = [
-                ("b.txt", "by the call"),
-                ("sub/a.txt", "one by the call"),
-                ("sub/in.txt", "own"),
-                ("sub/secret.txt", "the secret!"),
-            ];
-            assert_eq!(shared.files(), before_but(&changed, &["a.txt", "secret.txt"]), "{case}");
-        }
-    }
-}
-
 #[test]
 fn a_call_with_one_file_reaches_no_other() {
     let steps = json!([
@@ -443,62 +401,6 @@ fn a_folder_that_only_the_program_has_made_is_the_scope_of_a_call() {
         let last = steps_of(&outcomes[12]);
         assert!(last.iter().all(|outcome| !code(outcome).is_empty()), "{case}: {last:?}");
     });
-}
-
-/// On the host there is a file of this name, which is no folder to be granted.
-#[test]
-fn a_folder_in_place_of_a_file_is_the_scope_of_a_call() {
-    let steps = json!([
-        ["remove", "/workspace/a.txt"],
-        ["make_folder", "/workspace/a.txt"],
-        ["create", "/workspace/a.txt/own", "own"],
-        call_in(
-            &["/workspace/a.txt/**"],
-            json!([["append", "/workspace/a.txt/own", "!"], ["create", "/workspace/a.txt/new", "new"]]),
-        ),
-        ["list", "/workspace/a.txt"],
-    ]);
-    let changed = [("a.txt/", ""), ("a.txt/new", "new"), ("a.txt/own", "own!")];
-    let after = before_but(&changed, &["a.txt"]);
-    check(&steps, &after, |outcomes, case| {
-        assert_eq!(outcomes[3], json!({ "steps": [null, null] }), "{case}");
-        assert_eq!(outcomes[4], json!(["new", "own"]), "{case}");
-    });
-}
-
-/// What a call sends over the network could not be taken back with its program's changes.
-#[test]
-fn a_call_with_a_network_is_refused_with_the_reason() {
-    let shared = Shared::start_with(Options::new().set("ceilings.network_allowed", true));
-    let with_network = json!(["call", NETWORK, { "grant": { "network": true } }]);
-    let without = json!(["call", NETWORK, { "grant": { "network": false } }]);
-    for effects in Effects::ALL {
-        shared.set_files(BEFORE);
-        let steps = json!([
-            ["write", "/workspace/a.txt", "ONE"],
-            with_network,
-            without,
-            // Neither has a call of the program such a call.
-            call(json!([["append", "/workspace/a.txt", "!"], with_network])),
-            ["append", "/workspace/a.txt", "!"],
-        ]);
-        let ran = shared.run(&program(effects, steps));
-        let outcomes = ran.outcomes();
-        assert_eq!(outcomes[2], json!({}), "{effects:?}");
-        for refused in [&outcomes[1], &steps_of(&outcomes[3])[1]] {
-            if effects == Direct {
-                assert_eq!(*refused, json!({}));
-                continue;
-            }
-            assert_eq!(code(refused), "denied", "{effects:?}: {refused}");
-            assert_eq!(refused["detail"]["blocked_by"], "scope_unenforceable", "{effects:?}: {refused}");
-            let message = refused["message"].as_str().expect("a message");
-            let words = ["network", effects.word(), "take_steps"];
-            assert!(words.iter().all(|word| message.contains(word)), "{effects:?}: {message}");
-        }
-        shared.settle(&ran);
-        assert_eq!(shared.files(), before_but(&[("a.txt", "ONE!!")], &[]), "{effects:?}");
-    }
 }
 
 /// A call whose changes would wait by themselves, while its program goes on without them.

@@ -39,46 +39,6 @@ fn owner(path: &Path) -> u32 {
     path.metadata().unwrap().uid()
 }
 
-/// What a call makes belongs to the owner of its folder, whosever files the program has.
-#[test]
-fn new_files_of_calls_belong_to_the_owners_of_their_folders() {
-    let other = tempfile::tempdir().unwrap();
-    let Some(shared) = start(other.path()) else { return };
-    let make = |folder: &str| {
-        json!([["create", format!("{folder}/new.txt"), "new"], ["make_folder", format!("{folder}/made")]])
-    };
-    let steps = json!([
-        call_under(json!({ "scope": ["/workspace/**"] }), make("/workspace")),
-        call_under(json!({ "scope": ["/other/**"] }), make("/other")),
-    ]);
-    // The program has no files, or those of one of them.
-    for scope in [json!([]), json!(["/workspace/**"]), json!(["/other/**"])] {
-        for effects in Effects::ALL {
-            shared.set_files(BEFORE);
-            give(&shared.executor.workspace(), SOMEBODY, 0o755);
-            for name in ["new.txt", "made"] {
-                let path = other.path().join(name);
-                let _absent =
-                    if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
-            }
-            give(other.path(), ANOTHER, 0o755);
-            let ran = shared.run(&granted(effects, json!({ "scope": scope }), steps.clone()));
-            for call in ran.outcomes() {
-                assert!(steps_of(call).iter().all(Value::is_null), "{scope} {effects:?}: {call}");
-            }
-            if effects == Staged {
-                shared.decide("commit", &ran);
-            }
-            for (folder, expected) in
-                [(shared.executor.workspace(), SOMEBODY), (other.path().to_owned(), ANOTHER)]
-            {
-                let owners = ["new.txt", "made"].map(|name| owner(&folder.join(name)));
-                assert_eq!(owners, [expected; 2], "{scope} {effects:?}: {folder:?}");
-            }
-        }
-    }
-}
-
 /// The folder of another user is an area, too, and the program's own user may not even look into it.
 #[test]
 fn a_program_runs_beside_areas_that_its_user_cannot_enter() {
