@@ -3,8 +3,8 @@
 
 use super::Effects::{Atomic, Direct, Staged};
 use super::{
-    BEFORE, Effects, Entries, ISOLATIONS, NETWORK, Shared, TOOL, before_but, brought, call, call_under, code,
-    entries, granted, missing, program, steps_of,
+    BEFORE, Effects, Entries, ISOLATIONS, Shared, TOOL, before_but, brought, call, call_under, code, entries,
+    granted, missing, program, steps_of,
 };
 use harness::{AGENT, Options, intent, result};
 use serde_json::{Value, json};
