@@ -341,7 +341,9 @@ impl ChangeSets {
             || last.and_then(|(_, last)| last.approved_by.clone()).unwrap_or_else(|| RECOVERY.to_owned());
         let state = match told_state(&receipt, &decisions) {
             // The journal has pruned the report of the commit.
-            ChangeState::Waiting if left.was_in_force() => ChangeState::InForce,
+            ChangeState::Waiting if left.was_in_force() && decisions.len() < count as usize => {
+                ChangeState::InForce
+            }
             state @ (ChangeState::Waiting
             | ChangeState::InForce
             | ChangeState::Kept

@@ -3,6 +3,7 @@
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -36,9 +37,7 @@ pub(super) fn remove_tree(parent: &OwnedFd, name: &str) -> io::Result<()> {
             match unlinkat(&folder, &entry, AtFlags::REMOVEDIR) {
                 Ok(()) => {}
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                    moved = moved.saturating_add(1);
-                    let outside = format!("{name}.{moved}");
-                    renameat(&folder, &entry, parent, outside.as_str())?;
+                    let outside = move_out(&folder, &entry, parent, name, &mut moved)?;
                     left.push(outside);
                 }
                 Err(error) => return Err(error.into()),
@@ -47,6 +46,25 @@ pub(super) fn remove_tree(parent: &OwnedFd, name: &str) -> io::Result<()> {
         unlinkat(parent, next.as_str(), AtFlags::REMOVEDIR)?;
     }
     Ok(())
+}
+
+/// Moves a folder to the first free number. Those of an interrupted removal are in use.
+fn move_out(
+    folder: &OwnedFd,
+    entry: &CStr,
+    parent: &OwnedFd,
+    name: &str,
+    moved: &mut u64,
+) -> rustix::io::Result<String> {
+    loop {
+        *moved = moved.saturating_add(1);
+        let outside = format!("{name}.{moved}");
+        match renameat(folder, entry, parent, outside.as_str()) {
+            Ok(()) => return Ok(outside),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -65,6 +83,8 @@ mod tests {
         mkdirat(&parent, "done", Mode::RWXU).unwrap();
         std::os::unix::fs::symlink(&kept, home.path().join("done/link")).unwrap();
         std::fs::write(home.path().join("done/file"), "").unwrap();
+        // Of a removal that was interrupted.
+        std::fs::create_dir_all(home.path().join("done.1/inside")).unwrap();
         let mut at = openat(&parent, "done", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         for _ in 0..20_000 {
             mkdirat(&at, "d", Mode::RWXU).unwrap();
@@ -73,6 +93,7 @@ mod tests {
         }
         drop(at);
         remove_tree(&parent, "done").unwrap();
+        remove_tree(&parent, "done.1").unwrap();
         let left = std::fs::read_dir(home.path()).unwrap().count();
         assert_eq!(left, 1, "only what a link leads to is left");
         assert!(kept.join("file").exists());

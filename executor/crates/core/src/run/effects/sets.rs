@@ -265,23 +265,6 @@ impl EffectsFolder {
         }
     }
 
-    /// Checks that the changes of a run that has ended may wait: they were not counted while it ran.
-    ///
-    /// # Errors
-    /// The reason why they may not, as a clause.
-    pub(super) fn check_share(&self, agent: &AgentDid, bytes: u64) -> Result<(), String> {
-        let sets = self.sets.lock();
-        let own = Use::of(sets.values().filter(|set| is_waiting(set) && set.summary.agent == *agent));
-        let share = self.settings.max_bytes / 2;
-        if own.bytes.saturating_add(bytes) <= share {
-            return Ok(());
-        }
-        Err(format!(
-            "they and the others of this agent that wait would use more than {share} bytes, half of `effects.max_mb`: \
-             decide on some of the others, or change less in one run"
-        ))
-    }
-
     /// Lets no decision in progress commit the selected waiting sets. Returns their intents.
     pub(in crate::run) fn withdraw_sets(&self, filter: AgentFilter<'_>) -> Vec<IntentId> {
         let mut sets = self.sets.lock();

@@ -298,7 +298,6 @@ impl Settling {
         let now = clock.now();
         let stored = run_changes.mark(KeptState::Waiting, now, now + effects.settings.decide_within);
         let stored = stored.map_err(|error| no_space(&error))?;
-        effects.check_share(&run.agent, stored.bytes)?;
         // The receipt names them, so they have to outlast a power failure as it does.
         syncfs(run_changes.upper.dir()).map_err(|error| no_space(&error.into()))?;
         let kept = Kept::new(effects, run_changes, &run, mode, &changes, Some(stored));
