@@ -25,8 +25,8 @@ const READ: How = How { read: true, write: false, append: false, truncate: false
 const WRITE: How = How { write: true, truncate: true, create: Create::IfMissing, ..READ };
 
 /// The guest's folder, of which a run is granted a part, and the part that calls are granted.
-const ALL: &str = "/work/**";
-const PART: &str = "/work/in/**";
+const ALL: &str = "/workspace/**";
+const PART: &str = "/workspace/in/**";
 
 /// The files below the guest's folder, each with its path as content.
 const FILES: [&str; 6] =
@@ -54,7 +54,7 @@ impl Host {
             fs::write(path, file).unwrap();
         }
         fs::create_dir(folder.path().join("work/empty")).unwrap();
-        let (mounts, ceilings) = limits(&[("/work", &folder.path().join("work"))], &[ALL]);
+        let (mounts, ceilings) = limits(&[("/workspace", &folder.path().join("work"))], &[ALL]);
         Self { folder, mounts, ceilings }
     }
 
@@ -222,11 +222,11 @@ fn what_keeps_to_the_grants_is_taken() {
         write(files, folder, "renamed.txt", "of the program");
     });
     let expected = [
-        "deleted /work/in/old.txt",
-        "renamed /work/in/renamed.txt",
-        "renamed /work/moved",
-        "created /work/in/new.txt",
-        "changed /work/top.txt",
+        "deleted /workspace/in/old.txt",
+        "renamed /workspace/in/renamed.txt",
+        "renamed /workspace/moved",
+        "created /workspace/in/new.txt",
+        "changed /workspace/top.txt",
     ];
     assert_eq!(host.changes(&program).unwrap(), expected);
 }
@@ -300,7 +300,7 @@ fn a_call_that_does_what_it_was_not_granted_leaves_nothing() {
         let call = host.call(&program, PART);
         act(&call.member, deed);
         let refused = call.turn.hand_over(&call.member).expect_err(what);
-        assert!(refused.contains("not true") && refused.contains("`/work"), "{what}: {refused}");
+        assert!(refused.contains("not true") && refused.contains("`/workspace"), "{what}: {refused}");
         assert_not_taken(&call.member, what);
         drop(call);
         // The program goes on, and its next call.
@@ -312,7 +312,7 @@ fn a_call_that_does_what_it_was_not_granted_leaves_nothing() {
         });
         next.turn.hand_over(&next.member).unwrap();
         drop(next);
-        assert_eq!(host.changes(&program).unwrap(), ["created /work/own.txt"], "{what}");
+        assert_eq!(host.changes(&program).unwrap(), ["created /workspace/own.txt"], "{what}");
     }
 }
 
@@ -372,7 +372,10 @@ fn a_call_does_not_replace_the_folder_that_it_was_granted() {
     });
     call.turn.hand_over(&call.member).unwrap();
     drop(call);
-    assert_eq!(host.changes(&program).unwrap(), ["deleted /work/in/file.txt", "attributes /work/in"]);
+    assert_eq!(
+        host.changes(&program).unwrap(),
+        ["deleted /workspace/in/file.txt", "attributes /workspace/in"]
+    );
 }
 
 #[test]
@@ -398,7 +401,7 @@ fn a_call_that_may_only_read_leaves_no_change() {
 
 #[test]
 fn a_pattern_is_compared_with_where_a_file_is() {
-    const TEXTS: &str = "/work/*.txt";
+    const TEXTS: &str = "/workspace/*.txt";
     let deeds: [(&str, bool, Deed); 6] = [
         ("makes a file", true, |files, root| write(files, root, "new.txt", "x")),
         ("renames one", true, |files, root| {
@@ -519,7 +522,7 @@ fn a_forged_table_is_not_taken() {
                 assert!(call.turn.hand_over(&call.member).is_err(), "{what}");
                 assert_not_taken(&call.member, what);
                 drop(call);
-                assert_eq!(host.changes(&program).unwrap(), ["created /work/in/own.txt"], "{what}");
+                assert_eq!(host.changes(&program).unwrap(), ["created /workspace/in/own.txt"], "{what}");
             } else {
                 drop(call);
                 leave(&program, &bytes);
@@ -556,7 +559,7 @@ fn what_is_no_table_is_not_taken() {
                 put(&own(&call.member).join(Upper::TABLE), host.folder.path());
                 assert!(call.turn.hand_over(&call.member).is_err(), "{what}");
                 drop(call);
-                assert_eq!(host.changes(&program).unwrap(), ["created /work/in/own.txt"], "{what}");
+                assert_eq!(host.changes(&program).unwrap(), ["created /workspace/in/own.txt"], "{what}");
                 continue;
             }
             drop(call);
@@ -611,7 +614,7 @@ fn what_is_no_content_is_not_taken() {
             let folder = open(files, root, "in");
             assert_eq!(read(files, folder, "next.txt"), "of the next call", "{what}");
         });
-        let expected = ["created /work/in/next.txt", "created /work/in/own.txt"];
+        let expected = ["created /workspace/in/next.txt", "created /workspace/in/own.txt"];
         assert_eq!(host.changes(&program).unwrap(), expected, "{what}");
 
         // The same with a content of the program, which ends without changes then.
@@ -659,7 +662,7 @@ fn a_content_is_that_of_the_run_that_made_it() {
     let mut content = String::new();
     File::from(handle).read_to_string(&mut content).unwrap();
     assert_eq!(content, "of the call");
-    let expected = ["created /work/in/new.txt", "created /work/in/own.txt"];
+    let expected = ["created /workspace/in/new.txt", "created /workspace/in/own.txt"];
     assert_eq!(host.changes(&program).unwrap(), expected);
 }
 
@@ -670,7 +673,7 @@ fn a_table_is_not_the_last_one_while_a_call_has_the_files() {
     let inner = host.call(&Arc::new(call.member), PART);
     assert!(inner.turn.caller.finish().map(drop).unwrap_err().contains("still has its files"));
     drop((inner, call.turn));
-    assert_eq!(host.changes(&program).unwrap(), ["created /work/in/own.txt"]);
+    assert_eq!(host.changes(&program).unwrap(), ["created /workspace/in/own.txt"]);
     assert!(!own(&program).join("../call-0").exists(), "the folders of the calls are gone");
 }
 
@@ -680,7 +683,7 @@ fn calls_of_calls_hand_over_to_their_callers() {
     for is_success in [true, false] {
         let (host, program, Call { turn, member }) = with_call();
         let outer = Arc::new(member);
-        let inner = host.call(&outer, "/work/in/deep/**");
+        let inner = host.call(&outer, "/workspace/in/deep/**");
         act(&inner.member, |files, root| {
             let folder = open(files, root, "in/deep");
             write(files, folder, "new.txt", "of the inner call");
@@ -697,8 +700,11 @@ fn calls_of_calls_hand_over_to_their_callers() {
             turn.hand_over(&outer).unwrap();
         }
         drop((outer, turn));
-        let all =
-            ["created /work/in/deep/new.txt", "created /work/in/own.txt", "changed /work/in/deep/file.txt"];
+        let all = [
+            "created /workspace/in/deep/new.txt",
+            "created /workspace/in/own.txt",
+            "changed /workspace/in/deep/file.txt",
+        ];
         let mut changes = host.changes(&program).unwrap();
         changes.sort_unstable_by_key(|change| all.iter().position(|known| known == change));
         assert_eq!(changes, if is_success { &all[..] } else { &all[1..2] });
@@ -773,13 +779,13 @@ fn areas_are_the_folders_that_may_be_granted() {
     let area = area_path.to_str().unwrap();
     let inner = format!("{area}/inner");
     let [mounted, work, other] = ["mounted", "work", "other"].map(at);
-    let mounts = [("/other", &*other), ("/work", &*work), (inner.as_str(), &*mounted)];
+    let mounts = [("/other", &*other), ("/workspace", &*work), (inner.as_str(), &*mounted)];
     // `/other` may not be granted.
     let (mounted_all, ceilings) =
-        limits(&mounts, &[&format!("{area}/**"), "/work/**", "/work/sub/**", "/none/**"]);
+        limits(&mounts, &[&format!("{area}/**"), "/workspace/**", "/workspace/sub/**", "/none/**"]);
     let areas = Areas::open(&mounted_all, &ceilings).unwrap();
     let guests = areas.roots().iter().map(|root| root.guest.path().to_owned()).collect::<Vec<_>>();
-    let mut expected = [area, &inner, "/work"];
+    let mut expected = [area, &inner, "/workspace"];
     expected.sort_unstable();
     assert_eq!(guests, expected);
     let index = |guest: &str| guests.iter().position(|known| known == guest).unwrap();
@@ -787,12 +793,12 @@ fn areas_are_the_folders_that_may_be_granted() {
     assert_eq!(area_root(&areas, &format!("{area}/inner-x")), Some((index(area), 1)));
     assert_eq!(area_root(&areas, &inner), Some((index(&inner), 0)));
     assert_eq!(area_root(&areas, &format!("{inner}/x/y")), Some((index(&inner), 2)));
-    assert_eq!(area_root(&areas, "/work/sub/x"), Some((index("/work"), 2)));
+    assert_eq!(area_root(&areas, "/workspace/sub/x"), Some((index("/workspace"), 2)));
     for nowhere in ["/other/x", "/none/x", "/workx", "/"] {
         assert_eq!(area_root(&areas, nowhere), None, "{nowhere}");
     }
-    let place = areas.place("/work/sub/x").unwrap();
-    assert_eq!(areas.guest_path(&place).as_deref(), Some("/work/sub/x"));
+    let place = areas.place("/workspace/sub/x").unwrap();
+    assert_eq!(areas.guest_path(&place).as_deref(), Some("/workspace/sub/x"));
 }
 
 /// A mount whose folder is gone is nowhere, and not at its guest path in the area around it.
@@ -821,12 +827,12 @@ fn areas_that_overlap_on_the_host_are_refused() {
     for overlapping in ["work", "work/sub", "link", "."] {
         let work = at("work");
         let view = at(overlapping);
-        let mounted: [(&str, &Path); 2] = [("/work", &work), ("/view", &view)];
-        let (mounts, both) = limits(&mounted, &["/work/**", "/view/**"]);
+        let mounted: [(&str, &Path); 2] = [("/workspace", &work), ("/view", &view)];
+        let (mounts, both) = limits(&mounted, &["/workspace/**", "/view/**"]);
         let reason = Areas::open(&mounts, &both).map(drop).unwrap_err().to_string();
-        assert!(reason.contains("`/work`") && reason.contains("`/view`"), "{overlapping}: {reason}");
+        assert!(reason.contains("`/workspace`") && reason.contains("`/view`"), "{overlapping}: {reason}");
         // Only one of them may be granted.
-        let (_, one) = limits(&mounted, &["/work/**"]);
+        let (_, one) = limits(&mounted, &["/workspace/**"]);
         assert_eq!(Areas::open(&mounts, &one).unwrap().roots().len(), 1, "{overlapping}");
     }
 }

@@ -53,7 +53,7 @@ impl Run {
 
     fn list(&self) -> Vec<ShownChange> {
         let open = |folder: &Path| OwnedFd::from(File::open(folder).unwrap());
-        let roots = RunRoots::of_folder("/work", open(self.host.path()));
+        let roots = RunRoots::of_folder("/workspace", open(self.host.path()));
         list(&self.effects, &roots, &Upper::new(open(self.upper.path())), &SystemClock).unwrap()
     }
 }
@@ -89,13 +89,13 @@ fn what_was_there_before_comes_before_what_is_new() {
     run.change("c", "old\n", "new\n");
     run.change("d", "old\n", "");
     let expected = [
-        (ChangeWord::Deleted, "/work/gone"),
-        (ChangeWord::Renamed, "/work/moved"),
+        (ChangeWord::Deleted, "/workspace/gone"),
+        (ChangeWord::Renamed, "/workspace/moved"),
         // It is emptied.
-        (ChangeWord::Changed, "/work/d"),
-        (ChangeWord::Changed, "/work/c"),
-        (ChangeWord::Attributes, "/work/b"),
-        (ChangeWord::Created, "/work/a"),
+        (ChangeWord::Changed, "/workspace/d"),
+        (ChangeWord::Changed, "/workspace/c"),
+        (ChangeWord::Attributes, "/workspace/b"),
+        (ChangeWord::Created, "/workspace/a"),
     ];
     assert_eq!(words(&run.list()), expected);
     let counts = ChangeCounts { deleted: 1, renamed: 1, emptied: 1, changed: 1, attributes: 1, created: 1 };
@@ -130,7 +130,7 @@ fn no_number_of_new_entries_hides_a_changed_one() {
     run.change("z", "old\n", "new\n");
     let shown = run.list();
     assert!((2..=MAX_SHOWN_CHANGES).contains(&shown.len()), "{}", shown.len());
-    assert_eq!(words(&shown)[0], (ChangeWord::Changed, "/work/z"));
+    assert_eq!(words(&shown)[0], (ChangeWord::Changed, "/workspace/z"));
     let counts = count(&run.effects);
     assert_eq!((counts.changed, counts.created), (1, to_u64(created)));
 }
