@@ -158,8 +158,8 @@ fn a_form_names_emptied_files_and_contents_that_are_not_shown() {
     let staging = Staging::start(|options| options);
     let hidden = call(1, "write_file", &write("x", "hello\0"));
     let waits = staging.post(&staging.mine, &hidden)["result"].take();
-    let unseen = "Not shown: the content, which is not text, of 1 file.";
-    assert!(changes(&waits).1.contains("(6 bytes, content not shown: not text)"), "{waits}");
+    let unseen = "Not shown: binary content of 1 file.";
+    assert!(changes(&waits).1.contains("(6 bytes, binary content not shown)"), "{waits}");
     let said = waits["_meta"]["a2g/effects"]["message"].as_str().expect("a text");
     assert!(said.contains(unseen), "{said}");
     let form = |name: &str, content: &str| {
@@ -167,7 +167,7 @@ fn a_form_names_emptied_files_and_contents_that_are_not_shown() {
         asked["inputRequests"]["changes"]["params"]["message"].as_str().expect("a text").to_owned()
     };
     let shown = form("y", "hello\0");
-    assert!(shown.contains(unseen) && shown.contains("(6 bytes, content not shown: not text)"), "{shown}");
+    assert!(shown.contains(unseen) && shown.contains("(6 bytes, binary content not shown)"), "{shown}");
     let readable = form("z", "hello");
     assert!(!readable.contains("ot shown"), "{readable}");
     std::fs::write(staging.executor.workspace().join("full"), "other").expect("a file");

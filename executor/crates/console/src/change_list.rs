@@ -8,9 +8,7 @@
 //! A path is whole and has a frame, so that no name can imitate what the page says of it.
 
 use super::page::{byte_size, counted, whole};
-use a2g_types::outcome::{
-    ChangeGroup, ChangedRange, Contact, EntryWord, FileChanges, ReadablePart, Receipt, ShownChange,
-};
+use a2g_types::outcome::{ChangeGroup, Contact, EntryWord, FileChanges, Receipt, ShownChange};
 use a2g_types::visible_text::escape_invisible_lines;
 use maud::{Markup, html};
 use std::ops::Range;
@@ -23,8 +21,6 @@ const MAX_OPEN_LINES: usize = 40;
 /// Maximum number of elements in the differences of one page. Those beyond it have no colours: a page that another node
 /// of the fleet sends has to stay short.
 const MAX_ELEMENTS: usize = 2_048;
-/// Maximum number of changed ranges that are shown of a file that is no text.
-const MAX_RANGES: usize = 8;
 
 /// The groups before the data that has left the machine.
 const REMOVALS: [ChangeGroup; 3] = [ChangeGroup::Deleted, ChangeGroup::Emptied, ChangeGroup::Renamed];
@@ -75,31 +71,6 @@ pub(super) fn summary(changes: &FileChanges) -> Markup {
             }
         }
     }
-}
-
-/// The part of the changes that the page does not show, as a sentence; `None` if it shows all.
-pub(super) fn describe_unseen(changes: &FileChanges) -> Option<String> {
-    let left_out = changes.left_out();
-    let unread = changes.shown.iter().filter(|change| change.readable_part() != ReadablePart::Whole).count();
-    let entries = (left_out > 0).then(|| {
-        let more = counted(left_out, "more change");
-        format!("{more}, none of them a deletion or a rename{}", describe_left_out(changes))
-    });
-    let contents = (unread > 0).then(|| match unread {
-        1 => "all or a part of the content of 1 file".to_owned(),
-        _ => format!("all or a part of the contents of {unread} files"),
-    });
-    let unseen = entries.into_iter().chain(contents).collect::<Vec<_>>();
-    (!unseen.is_empty()).then(|| format!("Not shown here: {}.", unseen.join("; ")))
-}
-
-/// The numbers of the changes that are not listed, such as ` (changes 17, creates 8983)`; empty if nothing tells them.
-fn describe_left_out(changes: &FileChanges) -> String {
-    let left_out = |group| changes.count_all(group).saturating_sub(changes.count_shown(group));
-    let counts = ChangeGroup::VARIANTS.iter().map(|group| (group.verb(), left_out(*group)));
-    let known = counts.filter(|(_, count)| *count > 0).map(|(verb, count)| format!("{verb} {count}"));
-    let parts = known.collect::<Vec<_>>();
-    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
 /// All lists, and between them what has left the machine. `loss_note` is beside the headings of what a commit loses.
@@ -166,11 +137,9 @@ impl Renderer {
                 details open[self.is_open(group, diff)] {
                     summary { (head(change)) }
                     (self.difference(diff))
-                    (unread_part(change))
                 }
             } @else {
                 (head(change))
-                (unread_part(change))
             }
         }
     }
@@ -207,76 +176,27 @@ fn find_lines(change: &ShownChange) -> Option<&str> {
     change.diff.as_deref().filter(|diff| !diff.is_empty())
 }
 
-/// The paths of a change, its size and its permissions.
+/// The paths of a change, its facts, and what its permissions newly allow.
 fn head(change: &ShownChange) -> Markup {
-    let ShownChange { entry, path, from, mode_before, mode_after, target, .. } = change;
-    let facts = describe_size(change);
+    let ShownChange { entry, path, from, target, .. } = change;
+    let lines = find_lines(change).map(|diff| count_lines(diff, change.is_diff_cut));
+    let remarks = change.describe_unread().into_iter().chain(change.describe_ranges());
+    let facts = lines.into_iter().chain(change.facts()).chain(remarks).collect::<Vec<_>>();
     html! {
         @if *entry != EntryWord::File { (entry.as_str()) " " }
         @if let Some(from) = from { code { (whole(from)) } " becomes " }
         code { (whole(path)) }
         @if let Some(target) = target { " points to " code { (whole(target)) } }
-        @if !facts.is_empty() { " " span.kind { (facts) } }
-        (mode_part(*entry, *mode_before, *mode_after))
+        @if !facts.is_empty() { " " span.kind { (facts.join(", ")) } }
+        @for right in change.new_rights() { " " strong.warn { (right) } }
     }
 }
 
-/// The remark on a content that is not shown, or not to its end.
-fn unread_part(change: &ShownChange) -> Markup {
-    match change.readable_part() {
-        ReadablePart::Whole => html! {},
-        ReadablePart::Beginning => html! { p.hint { "A part of this difference is not shown." } },
-        ReadablePart::Places => html! {
-            span.kind { ", content not shown: not text (" (describe_ranges(&change.ranges)) ")" }
-        },
-        ReadablePart::Nothing => html! { span.kind { ", content not shown" } },
-    }
-}
-
-/// The number of removed and added lines, and the size, before and after: `−1 +1, 23 → 23 bytes` or `was 9 bytes`.
-fn describe_size(change: &ShownChange) -> String {
-    let ShownChange { bytes_before, bytes_after, is_diff_cut, .. } = change;
-    let lines = find_lines(change).map(|diff| {
-        let count = |sign: char| diff.split('\n').filter(|line| line.starts_with(sign)).count();
-        // No removed line is ever left out of a difference.
-        let more = if *is_diff_cut { " or more" } else { "" };
-        format!("−{} +{}{more}", count('-'), count('+'))
-    });
-    let size = match (bytes_before.map(byte_size), bytes_after.map(byte_size)) {
-        (Some(before), Some(after)) => {
-            let unit = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-            // A unit that both have is named once.
-            Some(format!("{} → {after}", before.strip_suffix(unit).unwrap_or(&before)))
-        }
-        (Some(before), None) => Some(format!("was {before}")),
-        (None, after) => after,
-    };
-    lines.into_iter().chain(size).collect::<Vec<_>>().join(", ")
-}
-
-/// The permissions, if they change, and what they newly allow.
-fn mode_part(entry: EntryWord, before: Option<u32>, after: Option<u32>) -> Markup {
-    let is_new = |bits: u32| {
-        after.is_some_and(|after| after & bits != 0) && before.is_none_or(|before| before & bits == 0)
-    };
-    html! {
-        @if let (Some(before), Some(after)) = (before, after) {
-            span.kind { ", permissions " (format!("{before:03o} → {after:03o}")) }
-        }
-        @if entry == EntryWord::File && is_new(0o111) { " " strong.warn { "can be run as a program" } }
-        @if is_new(0o002) { " " strong.warn { "everybody on the machine may write it" } }
-    }
-}
-
-fn describe_ranges(ranges: &[ChangedRange]) -> String {
-    let describe = |ChangedRange { start, old_bytes, new_bytes }: &ChangedRange| {
-        format!("at byte {start} {old_bytes} → {new_bytes}")
-    };
-    let shown = ranges.iter().take(MAX_RANGES).map(describe).collect::<Vec<_>>().join("; ");
-    match ranges.len().checked_sub(MAX_RANGES) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown}; and {}", counted(more, "more range")),
-    }
+/// The number of removed and added lines: `−1 +1`, or `−1 +1 or more`. No removed line is ever left out of a difference.
+fn count_lines(diff: &str, is_cut: bool) -> String {
+    let count = |sign: char| diff.split('\n').filter(|line| line.starts_with(sign)).count();
+    let more = if is_cut { " or more" } else { "" };
+    format!("−{} +{}{more}", count('-'), count('+'))
 }
 
 /// The kind of a line in a difference, which its first character tells.
@@ -328,24 +248,11 @@ fn split_parts(diff: &str) -> Vec<(LineKind, Range<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::{ChangeCounts, ChangeWord};
+    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange};
     use a2g_types::tool::Digest;
 
     fn change(kind: ChangeWord, path: &str) -> ShownChange {
-        ShownChange {
-            kind,
-            entry: EntryWord::File,
-            path: path.to_owned(),
-            from: None,
-            bytes_before: None,
-            bytes_after: None,
-            mode_before: None,
-            mode_after: None,
-            target: None,
-            diff: None,
-            ranges: Vec::new(),
-            is_diff_cut: false,
-        }
+        ShownChange::new(kind, EntryWord::File, path)
     }
 
     fn of(count: u64, shown: Vec<ShownChange>) -> FileChanges {
@@ -383,27 +290,7 @@ mod tests {
         );
         let created = of(1, vec![change(ChangeWord::Created, "/workspace/c")]);
         assert_eq!(text(&summary(&created)), "Deletes nothing, creates 1");
-        assert_eq!(describe_unseen(&created), None);
         assert!(text(&summary(&of(7, Vec::new()))).starts_with("7 changes, not listed"));
-    }
-
-    #[test]
-    fn what_a_list_lacks_is_said() {
-        let mut shown = vec![change(ChangeWord::Deleted, "/workspace/a"); 5];
-        shown.extend(vec![change(ChangeWord::Changed, "/workspace/b"); 995]);
-        let mut changes = of(10_000, shown);
-        assert_eq!(
-            text(&summary(&changes)),
-            "Deletes 5, changes 995, and makes 9000 more changes that are not listed"
-        );
-        for change in changes.shown.iter_mut().skip(998) {
-            change.is_diff_cut = true;
-        }
-        let unseen = describe_unseen(&changes).unwrap();
-        assert_eq!(
-            unseen,
-            "Not shown here: 9000 more changes, none of them a deletion or a rename; all or a part of the contents of 2 files."
-        );
     }
 
     #[test]
@@ -412,10 +299,6 @@ mod tests {
         let counts = ChangeCounts { changed: 20, created: 9_980, ..ChangeCounts::default() };
         let changes = FileChanges { counts: Some(counts), ..of(10_000, shown) };
         assert_eq!(text(&summary(&changes)), "Deletes nothing, changes 20, creates 9980");
-        assert_eq!(
-            describe_unseen(&changes).unwrap(),
-            "Not shown here: 9997 more changes, none of them a deletion or a rename (changes 17, creates 9980)."
-        );
         let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
         let heading = |renderer: &mut Renderer, group| text(&renderer.section(group, &changes, None));
         assert!(heading(&mut renderer, ChangeGroup::Changed).starts_with("Changed (20, 3 listed)"));
@@ -424,19 +307,18 @@ mod tests {
     }
 
     #[test]
-    fn a_content_that_is_not_text_is_named_and_counted() {
-        let range = ChangedRange { start: 0, old_bytes: 9, new_bytes: 12 };
-        let bytes = ShownChange { ranges: vec![range], ..change(ChangeWord::Changed, "/workspace/a") };
-        let cut = ShownChange { is_diff_cut: true, ..change(ChangeWord::Created, "/workspace/b") };
-        let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
-        for (change, remark) in
-            [(&bytes, ", content not shown: not text (at byte 0 9 → 12)"), (&cut, ", content not shown")]
-        {
-            let shown = text(&renderer.entry(change.group(), change));
-            assert!(shown.ends_with(remark), "{shown}");
-        }
-        let unseen = describe_unseen(&of(2, vec![bytes, cut])).unwrap();
-        assert_eq!(unseen, "Not shown here: all or a part of the contents of 2 files.");
+    fn an_entry_has_its_facts_and_a_warning_of_new_rights() {
+        let ranges = vec![ChangedRange { start: 0, old_bytes: 9, new_bytes: 12 }];
+        let bytes = ShownChange {
+            bytes_after: Some(12),
+            mode_after: Some(0o755),
+            ranges,
+            ..change(ChangeWord::Created, "/workspace/a")
+        };
+        let shown = head(&bytes);
+        let facts = "12 bytes, binary content not shown, at byte 0: 9 to 12 bytes";
+        assert_eq!(text(&shown), format!("/workspace/a {facts} can be run as a program"));
+        assert!(shown.0.ends_with("<strong class=\"warn\">can be run as a program</strong>"), "{}", shown.0);
     }
 
     #[test]
@@ -474,32 +356,14 @@ mod tests {
         let lost = renderer.section(ChangeGroup::Deleted, &changes, Some("cannot be undone"));
         assert_eq!(
             text(&lost),
-            "Deleted (2) cannot be undone/workspace/a −1 +0, was 2 bytes@@ -1,1 +0,0 @@\n-a\n/workspace/b was 0 bytes"
+            "Deleted (2) cannot be undone/workspace/a −1 +0, 2 bytes@@ -1,1 +0,0 @@\n-a\n/workspace/b 0 bytes"
         );
         assert_eq!(lost.0.matches("<details>").count(), 1, "{}", lost.0);
         let other = renderer.section(ChangeGroup::Created, &changes, Some("cannot be undone"));
-        assert_eq!(text(&other), "Created (1)/workspace/c 1.5 KB");
+        assert_eq!(text(&other), "Created (1)/workspace/c 1536 bytes");
         assert!(may_lose_content(&changes));
         assert!(!may_lose_content(&of(1, vec![change(ChangeWord::Created, "/workspace/c")])));
         assert!(may_lose_content(&of(2, vec![change(ChangeWord::Created, "/workspace/c")])));
-    }
-
-    #[test]
-    fn both_sizes_of_a_change_are_shown() {
-        for (before, after, shown) in [
-            (23, 23, "23 → 23 bytes"),
-            (1, 23, "1 byte → 23 bytes"),
-            (23, 1, "23 bytes → 1 byte"),
-            (1_536, 2_048, "1.5 → 2 KB"),
-            (9, 2_048, "9 bytes → 2 KB"),
-        ] {
-            let changed = ShownChange {
-                bytes_before: Some(before),
-                bytes_after: Some(after),
-                ..change(ChangeWord::Changed, "/workspace/a")
-            };
-            assert_eq!(describe_size(&changed), shown);
-        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! ```
 //! A commit names the digest that the page showed. The executor compares it with the changes that wait.
 
-use super::change_list::{describe_unseen, lists, may_lose_content, summary};
+use super::change_list::{lists, may_lose_content, summary};
 use super::decision::{SHOWN_AT, has_been_shown, shown_at_field};
 use super::elsewhere::{self, FleetAnswers, IntentPage};
 use super::form::FormFields;
@@ -26,7 +26,7 @@ use a2g_types::failure_message::describe;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::NodeName;
-use a2g_types::outcome::{ChangeGroup, ChangeState, DecisionAct, Receipt};
+use a2g_types::outcome::{ChangeGroup, ChangeState, DecisionAct, FileChanges, Receipt};
 use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::visible_text::escape_invisible;
 use axum::extract::{Path, State};
@@ -445,7 +445,7 @@ fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Mar
     let ChangeSetSummary { intent, agent, state, count, digest, until, .. } = &set.summary;
     let changes = set.receipt.outcome.usage.changes.as_ref();
     let deletions = changes.map_or(0, |changes| changes.count_all(ChangeGroup::Deleted));
-    let unseen = changes.and_then(describe_unseen);
+    let unseen = changes.and_then(FileChanges::describe_unseen);
     let is_loss = changes.is_none_or(may_lose_content);
     let commit = html! {
         // A commit that may lose content has the colour of danger, and no more emphasis than the other button.

@@ -21,7 +21,7 @@ use a2g_wire::a2a::message::{
 };
 use a2g_wire::a2a::push::PushConfig;
 use a2g_wire::a2a::{encode, fault};
-use a2g_wire::staged::{StagedState, changes_of, describe_unseen, sentence};
+use a2g_wire::staged::{StagedState, changes_of, sentence};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use time::OffsetDateTime;
@@ -215,7 +215,7 @@ impl TaskRecord {
             tool_call_id: self.task.id.clone(),
             tool_id: DecisionAct::Commit.tool().to_owned(),
             options: changes_options(),
-            summary: std::iter::once(summary).chain(describe_unseen(changes)).collect(),
+            summary: std::iter::once(summary).chain(changes.describe_unseen()).collect(),
             created_at: now,
         };
         let parts = pending.parts();

@@ -4,7 +4,7 @@
 //! ([`StagedState`]), which the door asks the core for.
 
 use crate::measurements;
-use a2g_types::outcome::{ChangeGroup, ChangeState, FileChanges, ReadablePart, Receipt, ShownChange, Status};
+use a2g_types::outcome::{ChangeGroup, ChangeState, FileChanges, Receipt, ShownChange, Status};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -109,7 +109,7 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     match state {
         ChangeState::Waiting => {
             let end = format_time(*until).map_or_else(String::new, |until| format!(" at {until}"));
-            let unseen = describe_unseen(changes).map_or_else(String::new, |unseen| format!(" {unseen}"));
+            let unseen = changes.describe_unseen().map_or_else(String::new, |unseen| format!(" {unseen}"));
             format!(
                 "{subject} are not in force: they wait until a person commits or discards them, and no file has changed yet. \
                  Without a decision, they are discarded{end}.{unseen}"
@@ -125,25 +125,6 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
             format!("{subject} are no longer in force: they were undone{by}.")
         }
     }
-}
-
-/// The contents that a person cannot read in the list of changes, as a sentence; `None` if there are none.
-#[must_use]
-pub fn describe_unseen(changes: &FileChanges) -> Option<String> {
-    let count =
-        |part: ReadablePart| changes.shown.iter().filter(|change| change.readable_part() == part).count();
-    let describe = |(part, what): (ReadablePart, &str)| match count(part) {
-        0 => None,
-        1 => Some(format!("{what} 1 file")),
-        count => Some(format!("{what} {count} files")),
-    };
-    let parts = [
-        (ReadablePart::Nothing, "the content of"),
-        (ReadablePart::Places, "the content, which is not text, of"),
-        (ReadablePart::Beginning, "a part of the difference of"),
-    ];
-    let unseen = parts.into_iter().filter_map(describe).collect::<Vec<_>>();
-    (!unseen.is_empty()).then(|| format!("Not shown: {}.", unseen.join("; ")))
 }
 
 /// The numbers of the changes by kind, and then a line for each, as many as fit: what a commit loses is first.
@@ -184,7 +165,7 @@ pub(crate) fn differences(changes: &FileChanges) -> String {
     let mut left_out = 0_u64;
     for change in &changes.shown {
         let Some(diff) = &change.diff else { continue };
-        let cut = if change.is_diff_cut { "\n(the rest of this difference is not shown)" } else { "" };
+        let cut = change.describe_unread().map_or_else(String::new, |unread| format!("\n({unread})"));
         let shown = format!("\n`{}`:\n{}{cut}", change.path, diff.trim_end_matches('\n'));
         if text.len() + shown.len() <= MAX_DIFF_BYTES {
             text.push_str(&shown);
@@ -200,20 +181,7 @@ pub(crate) fn differences(changes: &FileChanges) -> String {
 
 /// One change, such as ``deleted file `/workspace/a` (12 bytes)``. The texts of a change are escaped.
 fn line(change: &ShownChange) -> String {
-    let ShownChange {
-        kind,
-        entry,
-        path,
-        from,
-        bytes_before,
-        bytes_after,
-        mode_before,
-        mode_after,
-        target,
-        diff: _,
-        ranges: _,
-        is_diff_cut: _,
-    } = change;
+    let ShownChange { kind, entry, path, from, target, .. } = change;
     let word = match change.group() {
         ChangeGroup::Attributes => "changed attributes of",
         ChangeGroup::Emptied => "emptied",
@@ -223,19 +191,8 @@ fn line(change: &ShownChange) -> String {
     };
     let before = from.as_ref().map_or_else(String::new, |from| format!("`{from}` to "));
     let after = target.as_ref().map_or_else(String::new, |target| format!(", which points to `{target}`"));
-    let size = match (bytes_before, bytes_after) {
-        (Some(old), Some(new)) if old != new => Some(format!("{old} to {new} bytes")),
-        (Some(bytes), _) | (None, Some(bytes)) => Some(format!("{bytes} bytes")),
-        (None, None) => None,
-    };
-    let mode = mode_before.zip(*mode_after).map(|(old, new)| format!("mode {old:o} to {new:o}"));
-    let remark = match change.readable_part() {
-        ReadablePart::Whole => None,
-        ReadablePart::Beginning => Some("a part of the difference not shown"),
-        ReadablePart::Places => Some("content not shown: not text"),
-        ReadablePart::Nothing => Some("content not shown"),
-    };
-    let facts = size.into_iter().chain(mode).chain(remark.map(str::to_owned));
+    let rights = change.new_rights().into_iter().map(str::to_owned);
+    let facts = change.facts().into_iter().chain(rights).chain(change.describe_unread());
     let details = facts.collect::<Vec<_>>().join(", ");
     let note = if details.is_empty() { String::new() } else { format!(" ({details})") };
     format!("{word} {} {before}`{path}`{after}{note}", entry.as_str())
@@ -249,40 +206,13 @@ pub(crate) fn format_time(at: OffsetDateTime) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange, EntryWord};
+    use a2g_types::outcome::{ChangeCounts, ChangeWord, EntryWord};
     use a2g_types::tool::Digest;
 
     const UNTIL: OffsetDateTime = time::macros::datetime!(2026-12-01 12:00:00.5 UTC);
 
     fn shown(kind: ChangeWord, path: &str) -> ShownChange {
-        ShownChange {
-            kind,
-            entry: EntryWord::File,
-            path: path.to_owned(),
-            from: None,
-            bytes_before: None,
-            bytes_after: None,
-            mode_before: None,
-            mode_after: None,
-            target: None,
-            diff: None,
-            ranges: vec![],
-            is_diff_cut: false,
-        }
-    }
-
-    /// Changes of a text in part, of one as a whole, of a file that is no text, and of one whose content is left out.
-    fn half_readable() -> [ShownChange; 4] {
-        let change = |path, is_diff_cut| ShownChange { is_diff_cut, ..shown(ChangeWord::Changed, path) };
-        let diff = Some("@@ -1 +1 @@\n-a\n+b\n".to_owned());
-        let ranges = vec![ChangedRange { start: 0, old_bytes: 1, new_bytes: 1 }];
-        [
-            ShownChange { diff: diff.clone(), ..change("/w/part", true) },
-            ShownChange { diff, ..change("/w/whole", false) },
-            // The members of an older record.
-            ShownChange { ranges, ..change("/w/bytes", false) },
-            change("/w/none", true),
-        ]
+        ShownChange::new(kind, EntryWord::File, path)
     }
 
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
@@ -306,23 +236,18 @@ mod tests {
         };
         let emptied =
             ShownChange { bytes_before: Some(9), bytes_after: Some(0), ..shown(ChangeWord::Changed, "/w/f") };
-        let [part, whole, bytes, none] = half_readable();
+        let cut =
+            ShownChange { bytes_after: Some(4), is_diff_cut: true, ..shown(ChangeWord::Changed, "/w/none") };
         for (change, expected) in [
             (emptied, "emptied file `/w/f` (9 to 0 bytes)"),
-            (part, "changed file `/w/part` (a part of the difference not shown)"),
-            (whole, "changed file `/w/whole`"),
-            (bytes, "changed file `/w/bytes` (content not shown: not text)"),
-            (
-                ShownChange { bytes_after: Some(4), ..none },
-                "changed file `/w/none` (4 bytes, content not shown)",
-            ),
+            (cut, "changed file `/w/none` (4 bytes, content not shown)"),
             (
                 ShownChange { bytes_before: Some(9), ..shown(ChangeWord::Deleted, "/w/d") },
                 "deleted file `/w/d` (9 bytes)",
             ),
             (renamed, "renamed file `/w/a` to `/w/b`"),
             (link, "created link `/w/l`, which points to `b`"),
-            (grown, "changed file `/w/c` (3 to 5 bytes, mode 644 to 755)"),
+            (grown, "changed file `/w/c` (3 to 5 bytes, mode 0644 to 0755, can be run as a program)"),
             (shown(ChangeWord::Attributes, "/w/e"), "changed attributes of file `/w/e`"),
         ] {
             assert_eq!(line(&change), expected);
@@ -373,19 +298,11 @@ mod tests {
 
     #[test]
     fn contents_that_are_not_shown_are_named_while_somebody_may_decide() {
-        let all = changes(half_readable().to_vec(), 4);
-        let unseen = "Not shown: the content of 1 file; the content, which is not text, of 1 file; a part of the \
-                      difference of 1 file.";
-        assert_eq!(describe_unseen(&all).as_deref(), Some(unseen));
-        let [_, whole, bytes, _] = half_readable();
-        let two = changes(vec![bytes.clone(), bytes], 2);
-        let described = describe_unseen(&two);
-        assert_eq!(described.as_deref(), Some("Not shown: the content, which is not text, of 2 files."));
-        let readable = [whole, shown(ChangeWord::Deleted, "/w/a"), shown(ChangeWord::Attributes, "/w/b")];
-        assert_eq!(describe_unseen(&changes(readable.to_vec(), 3)), None);
+        let cut = ShownChange { is_diff_cut: true, ..shown(ChangeWord::Changed, "/w/none") };
+        let all = changes(vec![cut], 1);
         for (state, is_named) in [(ChangeState::Waiting, true), (ChangeState::Kept, false)] {
             let said = sentence(&all, Some(&StagedState { state, until: UNTIL, by: None }));
-            assert_eq!(said.contains(unseen), is_named, "{said}");
+            assert_eq!(said.contains("Not shown: content of 1 file."), is_named, "{said}");
         }
     }
 
@@ -400,7 +317,7 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                "{one}{one}\n(the rest of this difference is not shown)\nThe differences of 1 more files are not shown here."
+                "{one}{one}\n(a part of the difference not shown)\nThe differences of 1 more files are not shown here."
             )
         );
     }

@@ -87,19 +87,11 @@ pub(crate) fn receipt(end: End) -> Receipt {
 
 /// A run whose two file changes wait for a decision.
 pub(crate) fn staged_receipt(result: Value) -> Receipt {
-    let change = |kind, path: &str, bytes_before, bytes_after, diff: Option<&str>| ShownChange {
-        kind,
-        entry: EntryWord::File,
-        path: path.to_owned(),
-        from: None,
+    let change = |kind, path, bytes_before, bytes_after, diff: Option<&str>| ShownChange {
         bytes_before,
         bytes_after,
-        mode_before: None,
-        mode_after: None,
-        target: None,
         diff: diff.map(str::to_owned),
-        ranges: Vec::new(),
-        is_diff_cut: false,
+        ..ShownChange::new(kind, EntryWord::File, path)
     };
     let shown = vec![
         change(ChangeWord::Deleted, "/workspace/old", Some(3), None, None),
@@ -269,8 +261,7 @@ fn every_door_says_that_a_content_is_not_shown() {
         ("Nexus", nexus::encode::run_report(&receipt, Some(&state)).1.get().to_owned()),
         ("sovereign", reply.report(&receipt, Some(&state), &[])),
     ] {
-        let says =
-            answer.contains("content not shown") || answer.contains("Not shown: the content of 1 file.");
+        let says = answer.contains("content not shown") || answer.contains("Not shown: content of 1 file.");
         assert!(says, "{door}: {answer}");
     }
 }

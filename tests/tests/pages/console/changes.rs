@@ -122,11 +122,11 @@ fn a_deletion_among_many_edits_is_seen_first() {
         "Not applied yet",
         "All of it or none",
         "Deleted (1) can be undone for up to 1 day after a commit",
-        "/workspace/customers.db −1 +0, was 9 bytes",
+        "/workspace/customers.db −1 +0, 9 bytes",
         "What has left the machine",
         "Nothing: the run had no network.",
         "Changed (200)",
-        "/workspace/src/module_000.py −1 +1, 23 → 23 bytes",
+        "/workspace/src/module_000.py −1 +1, 23 bytes",
         "/workspace/src/module_199.py",
         "Commit all 201, deleting 1",
     ];

@@ -138,10 +138,10 @@ fn a_prompt_says_that_a_content_is_not_shown() {
     let task = agent.call("write_file", write("x", "hello\0"));
     assert!(changes(&task)["files"][0].get("diff").is_none(), "{task}");
     let asked = status_text(&task);
-    assert!(asked.contains("Not shown: the content, which is not text, of 1 file."), "{asked}");
+    assert!(asked.contains("Not shown: binary content of 1 file."), "{asked}");
     let artifact = task["artifacts"].as_array().unwrap().last().unwrap();
     let listed = artifact["parts"][0]["text"].as_str().unwrap();
-    assert!(listed.contains("`/workspace/x` (6 bytes, content not shown: not text)"), "{listed}");
+    assert!(listed.contains("`/workspace/x` (6 bytes, binary content not shown)"), "{listed}");
     let readable = agent.call("write_file", write("y", "hello"));
     assert!(!status_text(&readable).contains("Not shown"), "{readable}");
 }

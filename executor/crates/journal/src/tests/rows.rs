@@ -186,20 +186,7 @@ fn nest(receipt: &mut Receipt) {
 
 /// A run whose changes of each kind wait, and that made a call whose changes wait.
 fn stage(receipt: &mut Receipt) {
-    let change = |kind| ShownChange {
-        kind,
-        entry: EntryWord::File,
-        path: "/a".into(),
-        from: None,
-        bytes_before: None,
-        bytes_after: None,
-        mode_before: None,
-        mode_after: None,
-        target: None,
-        diff: None,
-        ranges: Vec::new(),
-        is_diff_cut: false,
-    };
+    let change = |kind| ShownChange::new(kind, EntryWord::File, "/a");
     let full = ShownChange {
         from: Some("/b".into()),
         bytes_before: Some(1),

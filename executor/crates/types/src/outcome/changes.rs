@@ -3,12 +3,15 @@
 
 use crate::ident::IntentId;
 use crate::tool::Digest;
+use std::collections::BTreeMap;
 use strum::{IntoStaticStr, VariantArray};
 
 /// Maximum number of changes of one run that its report lists.
 pub const MAX_SHOWN_CHANGES: usize = 1_000;
 /// Maximum size in bytes of all texts of one list of changes: paths, targets of links and differences.
 pub const MAX_SHOWN_BYTES: usize = 64 * 1024;
+/// Maximum number of changed ranges that a text names of a file that is no text.
+const MAX_DESCRIBED_RANGES: usize = 8;
 
 /// The file changes of a run that took effect together, or that wait for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +38,7 @@ impl FileChanges {
     }
 
     /// The number of shown changes of a group.
-    #[must_use]
-    pub fn count_shown(&self, group: ChangeGroup) -> u64 {
+    fn count_shown(&self, group: ChangeGroup) -> u64 {
         let shown = self.shown.iter().filter(|change| change.group() == group).count();
         u64::try_from(shown).unwrap_or(u64::MAX)
     }
@@ -62,12 +64,30 @@ impl FileChanges {
     /// The numbers of all changes in one line: `deletes 5, renames 1, changes 200, creates 3`.
     #[must_use]
     pub fn summarize(&self) -> String {
-        let counts = ChangeGroup::VARIANTS.iter().map(|group| (group.verb(), self.count_all(*group)));
-        let known = counts.filter(|(_, count)| *count > 0).map(|(verb, count)| format!("{verb} {count}"));
         let unknown = Some(self.count_unknown()).filter(|count| *count > 0);
         let more = unknown.map(|count| format!("makes {count} more changes that are not listed"));
-        let parts = known.chain(more).collect::<Vec<_>>();
+        let parts = name_counts(|group| self.count_all(group)).chain(more).collect::<Vec<_>>();
         if parts.is_empty() { "changes nothing".to_owned() } else { parts.join(", ") }
+    }
+
+    /// The changes that are not listed, and the contents that are not shown, as a sentence; `None` if there are none.
+    #[must_use]
+    pub fn describe_unseen(&self) -> Option<String> {
+        let left_out = self.left_out();
+        let entries = (left_out > 0).then(|| {
+            let count = |group| self.count_all(group).saturating_sub(self.count_shown(group));
+            let numbers = name_counts(count).collect::<Vec<_>>().join(", ");
+            let note = if numbers.is_empty() { numbers } else { format!(" ({numbers})") };
+            format!("{}, none of them a deletion or a rename{note}", counted(left_out, "more change"))
+        });
+        let mut unread = BTreeMap::<&str, u64>::new();
+        for part in self.shown.iter().filter_map(ShownChange::unread_part) {
+            *unread.entry(part).or_default() += 1;
+        }
+        let contents =
+            unread.into_iter().map(|(part, count)| format!("{part} of {}", counted(count, "file")));
+        let unseen = entries.into_iter().chain(contents).collect::<Vec<_>>();
+        (!unseen.is_empty()).then(|| format!("Not shown: {}.", unseen.join("; ")))
     }
 
     /// The number of changes whose group nothing tells: those of a record without [`counts`](Self::counts) that are not
@@ -77,6 +97,17 @@ impl FileChanges {
         let known = ChangeGroup::VARIANTS.iter().map(|group| self.count_all(*group));
         self.count.saturating_sub(known.fold(0, u64::saturating_add))
     }
+}
+
+/// The numbers by group, such as `deletes 5`, without those that are 0.
+fn name_counts(count: impl Fn(ChangeGroup) -> u64) -> impl Iterator<Item = String> {
+    let counts = ChangeGroup::VARIANTS.iter().map(move |group| (group.verb(), count(*group)));
+    counts.filter(|(_, count)| *count > 0).map(|(verb, count)| format!("{verb} {count}"))
+}
+
+/// A number of things, such as `1 file` or `5 files`.
+fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The numbers of all changes of a run, listed or not, by group.
@@ -190,6 +221,25 @@ pub struct ShownChange {
 }
 
 impl ShownChange {
+    /// A change of which nothing else is known.
+    #[must_use]
+    pub fn new(kind: ChangeWord, entry: EntryWord, path: impl Into<String>) -> Self {
+        Self {
+            kind,
+            entry,
+            path: path.into(),
+            from: None,
+            bytes_before: None,
+            bytes_after: None,
+            mode_before: None,
+            mode_after: None,
+            target: None,
+            diff: None,
+            ranges: Vec::new(),
+            is_diff_cut: false,
+        }
+    }
+
     /// The meaning of the change to a person.
     #[must_use]
     pub fn group(&self) -> ChangeGroup {
@@ -205,30 +255,59 @@ impl ShownChange {
         }
     }
 
-    /// The part of the difference that a person can read.
+    /// The sizes and the permissions that it changes, such as `4 to 6 bytes` and `mode 0644 to 0755`.
     #[must_use]
-    pub fn readable_part(&self) -> ReadablePart {
+    pub fn facts(&self) -> Vec<String> {
+        let size = match (self.bytes_before, self.bytes_after) {
+            (Some(before), Some(after)) if before != after => Some(describe_sizes(before, after)),
+            (Some(bytes), _) | (None, Some(bytes)) => Some(counted(bytes, "byte")),
+            (None, None) => None,
+        };
+        let modes = self.mode_before.zip(self.mode_after);
+        let mode = modes.map(|(before, after)| format!("mode {before:04o} to {after:04o}"));
+        size.into_iter().chain(mode).collect()
+    }
+
+    /// Warnings of what its permissions newly allow.
+    #[must_use]
+    pub fn new_rights(&self) -> Vec<&'static str> {
+        let [before, after] = [self.mode_before, self.mode_after].map(Option::unwrap_or_default);
+        let is_new = |bits: u32| after & bits != 0 && before & bits == 0;
+        let is_program = self.entry == EntryWord::File && is_new(0o111);
+        let run = is_program.then_some("can be run as a program");
+        let write = is_new(0o002).then_some("everybody on the machine may write it");
+        run.into_iter().chain(write).collect()
+    }
+
+    /// The part of its content that a person cannot read, such as `binary content not shown`; `None` if there is none.
+    #[must_use]
+    pub fn describe_unread(&self) -> Option<String> {
+        self.unread_part().map(|part| format!("{part} not shown"))
+    }
+
+    fn unread_part(&self) -> Option<&'static str> {
         match &self.diff {
-            Some(_) if self.is_diff_cut => ReadablePart::Beginning,
-            Some(_) => ReadablePart::Whole,
-            None if !self.ranges.is_empty() => ReadablePart::Places,
-            None if self.is_diff_cut => ReadablePart::Nothing,
-            None => ReadablePart::Whole,
+            Some(_) => self.is_diff_cut.then_some("a part of the difference"),
+            None if !self.ranges.is_empty() => Some("binary content"),
+            None => self.is_diff_cut.then_some("content"),
         }
+    }
+
+    /// The places of the first changed bytes of a file that is no text, such as `at byte 0: 9 to 12 bytes`.
+    #[must_use]
+    pub fn describe_ranges(&self) -> Option<String> {
+        let describe = |ChangedRange { start, old_bytes, new_bytes }: &ChangedRange| {
+            format!("at byte {start}: {}", describe_sizes(*old_bytes, *new_bytes))
+        };
+        let shown = self.ranges.iter().take(MAX_DESCRIBED_RANGES).map(describe);
+        let more = self.ranges.len().saturating_sub(MAX_DESCRIBED_RANGES);
+        let rest = (more > 0).then(|| format!("and {more} more"));
+        (!self.ranges.is_empty()).then(|| shown.chain(rest).collect::<Vec<_>>().join("; "))
     }
 }
 
-/// The part of a difference that a list shows so that a person can read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadablePart {
-    /// The whole difference, or there is none.
-    Whole,
-    /// A part of the changed lines.
-    Beginning,
-    /// Only the places of the changed bytes: the content is not text.
-    Places,
-    /// Nothing of it.
-    Nothing,
+fn describe_sizes(before: u64, after: u64) -> String {
+    format!("{before} to {}", counted(after, "byte"))
 }
 
 /// A range of bytes that a change replaces by others.
@@ -375,20 +454,7 @@ mod tests {
     }
 
     fn shown(kind: ChangeWord) -> ShownChange {
-        ShownChange {
-            kind,
-            entry: EntryWord::File,
-            path: "/workspace/a".to_owned(),
-            from: None,
-            bytes_before: Some(1),
-            bytes_after: None,
-            mode_before: None,
-            mode_after: None,
-            target: None,
-            diff: None,
-            ranges: vec![],
-            is_diff_cut: false,
-        }
+        ShownChange { bytes_before: Some(1), ..ShownChange::new(kind, EntryWord::File, "/workspace/a") }
     }
 
     fn changes(count: u64, counts: Option<ChangeCounts>, shown: Vec<ShownChange>) -> FileChanges {
@@ -440,21 +506,76 @@ mod tests {
         }
     }
 
+    /// A text in part, one as a whole, a file that is no text, and one whose content is left out.
+    fn half_readable() -> [ShownChange; 4] {
+        let change = |is_diff_cut| ShownChange { is_diff_cut, ..shown(ChangeWord::Changed) };
+        let diff = Some(String::new());
+        let ranges = vec![ChangedRange { start: 0, old_bytes: 9, new_bytes: 12 }; 10];
+        [
+            ShownChange { diff: diff.clone(), ..change(true) },
+            ShownChange { diff, ..change(false) },
+            // The members of an older record.
+            ShownChange { ranges, ..change(false) },
+            change(true),
+        ]
+    }
+
     #[test]
-    fn only_a_whole_text_is_readable_as_a_whole() {
-        let cut = ShownChange { is_diff_cut: true, ..shown(ChangeWord::Changed) };
-        let text = ShownChange { diff: Some(String::new()), ..shown(ChangeWord::Changed) };
-        let range = ChangedRange { start: 0, old_bytes: 1, new_bytes: 1 };
-        let bytes = ShownChange { ranges: vec![range], ..shown(ChangeWord::Changed) };
-        for (change, part) in [
-            (shown(ChangeWord::Deleted), ReadablePart::Whole),
-            (text.clone(), ReadablePart::Whole),
-            (ShownChange { is_diff_cut: true, ..text }, ReadablePart::Beginning),
-            (bytes.clone(), ReadablePart::Places),
-            (ShownChange { is_diff_cut: true, ..bytes }, ReadablePart::Places),
-            (cut, ReadablePart::Nothing),
+    fn a_content_that_is_not_shown_is_named() {
+        let unread = half_readable().map(|change| change.describe_unread());
+        let parts = [
+            Some("a part of the difference not shown"),
+            None,
+            Some("binary content not shown"),
+            Some("content not shown"),
+        ];
+        assert_eq!(unread.each_ref().map(Option::as_deref), parts);
+        let [text, whole, bytes, none] = half_readable();
+        let cut = ShownChange { is_diff_cut: true, ..bytes.clone() };
+        assert_eq!(cut.describe_unread().as_deref(), parts[2]);
+        let places = bytes.describe_ranges().unwrap();
+        assert!(places.starts_with("at byte 0: 9 to 12 bytes; at byte 0"), "{places}");
+        assert!(places.ends_with("; and 2 more"), "{places}");
+        assert_eq!(text.describe_ranges(), None);
+        let all = changes(5, None, vec![text, whole.clone(), bytes.clone(), bytes]);
+        assert_eq!(
+            all.describe_unseen().unwrap(),
+            "Not shown: 1 more change, none of them a deletion or a rename; a part of the difference of 1 file; \
+             binary content of 2 files."
+        );
+        let one = changes(1, None, vec![none]).describe_unseen();
+        assert_eq!(one.as_deref(), Some("Not shown: content of 1 file."));
+        assert_eq!(changes(2, None, vec![whole, shown(ChangeWord::Deleted)]).describe_unseen(), None);
+        let counts = ChangeCounts { changed: 20, created: 9_980, ..ChangeCounts::default() };
+        let many = changes(10_000, Some(counts), vec![shown(ChangeWord::Changed); 3]);
+        assert_eq!(
+            many.describe_unseen().unwrap(),
+            "Not shown: 9997 more changes, none of them a deletion or a rename (changes 17, creates 9980)."
+        );
+    }
+
+    #[test]
+    fn sizes_permissions_and_new_rights_are_facts() {
+        let of = |bytes_before, bytes_after| ShownChange {
+            bytes_before,
+            bytes_after,
+            ..shown(ChangeWord::Changed)
+        };
+        for (before, after, expected) in [
+            (Some(23), Some(23), "23 bytes"),
+            (Some(23), Some(1), "23 to 1 byte"),
+            (Some(1), None, "1 byte"),
+            (None, Some(0), "0 bytes"),
         ] {
-            assert_eq!(change.readable_part(), part);
+            assert_eq!(of(before, after).facts(), [expected]);
         }
+        let modes = |mode_before, mode_after| ShownChange { mode_before, mode_after, ..of(None, None) };
+        let open = modes(Some(0o644), Some(0o4757));
+        assert_eq!(open.facts(), ["mode 0644 to 4757"]);
+        let rights = ["can be run as a program", "everybody on the machine may write it"];
+        assert_eq!(open.new_rights(), rights);
+        let folder = ShownChange { entry: EntryWord::Folder, ..modes(None, Some(0o777)) };
+        assert_eq!((folder.facts(), folder.new_rights()), (vec![], vec![rights[1]]));
+        assert!(modes(Some(0o744), Some(0o755)).new_rights().is_empty());
     }
 }

@@ -597,7 +597,7 @@ fn the_question_about_file_changes_shows_them_and_has_its_own_answer() {
     let long = elicit::changes_question(&emptying, &waiting(), None).unwrap();
     let listed = long.params["message"].as_str().unwrap();
     assert_eq!(listed.matches("\n* emptied file `").count(), 80, "{listed}");
-    assert!(listed.contains("Not shown: the content of 80 files."), "{listed}");
+    assert!(listed.contains("Not shown: content of 80 files."), "{listed}");
     let intent = IntentId::parse(INTENT).unwrap();
     let asked = STATELESS.input_required(&Id::from_text("1"), intent, &question, "s");
     let asked: Value = serde_json::from_str(&asked).unwrap();

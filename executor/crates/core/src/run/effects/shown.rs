@@ -133,20 +133,7 @@ impl List<'_> {
     }
 
     fn describe(&self, Change { path, kind }: &Change) -> ShownChange {
-        let empty = |kind, entry| ShownChange {
-            kind,
-            entry,
-            path: self.roots.show_path(path),
-            from: None,
-            bytes_before: None,
-            bytes_after: None,
-            mode_before: None,
-            mode_after: None,
-            target: None,
-            diff: None,
-            ranges: Vec::new(),
-            is_diff_cut: false,
-        };
+        let empty = |kind, entry| ShownChange::new(kind, entry, self.roots.show_path(path));
         match kind {
             ChangeKind::Deleted { before, content: _ } => ShownChange {
                 bytes_before: file_bytes(before.kind, before.size),

@@ -118,20 +118,7 @@ fn effects_are_reported_unless_they_are_direct() {
 
 /// A deletion, a rename with everything that a change can have, and two changes that are not listed.
 fn staged_changes() -> FileChanges {
-    let deletion = ShownChange {
-        kind: ChangeWord::Deleted,
-        entry: EntryWord::Folder,
-        path: "/tmp/old".into(),
-        from: None,
-        bytes_before: None,
-        bytes_after: None,
-        mode_before: None,
-        mode_after: None,
-        target: None,
-        diff: None,
-        ranges: Vec::new(),
-        is_diff_cut: false,
-    };
+    let deletion = ShownChange::new(ChangeWord::Deleted, EntryWord::Folder, "/tmp/old");
     let rename = ShownChange {
         kind: ChangeWord::Renamed,
         entry: EntryWord::File,
