@@ -23,6 +23,7 @@ use super::slots::Slots;
 use super::{AgentFilter, ExecutorSettings, Parts, RunIdentity};
 use a2g_govern::{DecisionAuthor, DecisionRight};
 use a2g_journal::{ClaimResult, IfFull, Journal, RunEffects, Stage, StartRequest};
+use a2g_overlay::Recovered;
 use a2g_runtime::spawn;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
@@ -350,33 +351,34 @@ impl ChangeSets {
             | ChangeState::Discarded
             | ChangeState::Undone) => state,
         };
-        match (state, left.is_in_force) {
-            (ChangeState::Waiting, false) | (ChangeState::Kept | ChangeState::InForce, true) => {}
+        match (state, left.found) {
+            (ChangeState::Waiting, Recovered::Unchanged)
+            | (ChangeState::Kept | ChangeState::InForce, Recovered::Committed) => {}
             // A commit was interrupted after it had taken effect.
-            (ChangeState::Waiting, true) => {
+            (ChangeState::Waiting, Recovered::Committed) => {
                 self.record_recovered(&receipt, DecisionAct::Commit, &by(), count).await?;
                 count += 1;
             }
             // An undo was interrupted after it had taken effect.
-            (ChangeState::Kept | ChangeState::InForce, false)
+            (ChangeState::Kept | ChangeState::InForce, Recovered::Unchanged)
                 if last.is_some_and(|(act, _)| act == DecisionAct::Undo) =>
             {
                 self.record_recovered(&receipt, DecisionAct::Undo, &by(), count).await?;
                 left.remove();
                 return Ok(());
             }
-            (ChangeState::Kept | ChangeState::InForce, false) => {
+            (ChangeState::Kept | ChangeState::InForce, Recovered::Unchanged) => {
                 left.leave(
                     &self.effects,
                     "the report of the run says that they are in force, and they are not",
                 );
                 return Ok(());
             }
-            (ChangeState::Discarded | ChangeState::Undone, false) => {
+            (ChangeState::Discarded | ChangeState::Undone, Recovered::Unchanged) => {
                 left.remove();
                 return Ok(());
             }
-            (ChangeState::Discarded | ChangeState::Undone, true) => {
+            (ChangeState::Discarded | ChangeState::Undone, Recovered::Committed) => {
                 left.leave(
                     &self.effects,
                     "the journal says that they were discarded or undone, and they are in force",
@@ -512,7 +514,7 @@ impl ChangeSets {
         let claim = self.start(&decision).await?;
         taken.count_decision();
         let begun = self.clock.monotonic();
-        let check = self.check_in_turn(&decision, &receipt, act, author);
+        let check = self.check_again(&decision, &receipt, act, author);
         let Done { taken, changes, end } = self.perform(taken, act, &claim, check).await;
         let wall = self.clock.monotonic().saturating_duration_since(begun);
         let is_unsettled = matches!(end, Err(ApplyError::Unsettled(_)));
@@ -535,7 +537,7 @@ impl ChangeSets {
     }
 
     /// The check right before a decision takes effect: it may have waited for others.
-    fn check_in_turn(
+    fn check_again(
         &self,
         decision: &Decision,
         staged: &Receipt,
@@ -586,14 +588,14 @@ impl ChangeSets {
             }
             Err(reason) => Done { taken, changes: None, end: Err(ApplyError::Unchanged(reason)) },
         };
-        let done = self.effects.in_turn(&owner, work).await;
+        let done = self.effects.change_originals(&owner, work).await;
         if claim.is_held() || act != DecisionAct::Commit || done.end.is_err() {
             return done;
         }
         // Another node may have reported the decision as aborted.
         let Done { taken, changes, end: _ } = done;
         self.effects
-            .in_turn(&owner, move || {
+            .change_originals(&owner, move || {
                 let end = match changes.as_ref().map(RunChanges::undo) {
                     Some(Err(error)) => error,
                     Some(Ok(())) | None => {

@@ -1,7 +1,7 @@
 //! The claims of intents: what is checked and reserved for a call before its run, the record of its start, and what a repeat
 //! of a claimed call finds.
 
-use super::effects::Sharing;
+use super::effects::CallTurn;
 use super::engine::checks::NO_MEMORY;
 use super::engine::passing::{Passing, TakenCall};
 use super::faults::{busy_fault, intent_conflict_fault, receipt_pending_fault, stop_fault};
@@ -59,8 +59,8 @@ pub(super) struct ClaimedRun {
     /// `true` if another node has taken the call and given it back, or may still claim it.
     pub(super) was_passed_on: bool,
     pub(super) running: ActiveRun,
-    /// The owner of its files, once it has waited for them.
-    pub(super) sharing: Sharing,
+    /// The files of the run that makes the call, once it has waited for them; `None` if it shares none.
+    pub(super) shared_files: Option<CallTurn>,
 }
 
 /// The claims of intents.
@@ -153,7 +153,7 @@ impl Claims {
             taken: None,
             was_passed_on: false,
             running,
-            sharing: Sharing::None,
+            shared_files: None,
         };
         Ok(ClaimOutcome::Claimed(Box::new(claimed)))
     }

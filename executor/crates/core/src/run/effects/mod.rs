@@ -23,11 +23,11 @@ mod staged;
 mod withdrawal;
 
 pub(super) use changes::{ApplyError, RunChanges};
-pub(super) use program::Member;
+pub(super) use program::{CallTurn, Member};
 pub(super) use recover::LeftSet;
 pub use sets::ChangeSetSummary;
 pub(super) use sets::{TakenSet, wrong_state_fault};
-pub(super) use staged::{Kept, SettleError, Settled, Sharing, StagedChanges};
+pub(super) use staged::{Kept, SettleError, Settled, StagedChanges};
 
 use a2g_runtime::aside::run_aside;
 use a2g_types::ident::IntentId;
@@ -98,7 +98,7 @@ pub(super) struct EffectsFolder {
     unsettled: Mutex<HashMap<IntentId, UnsettledRun>>,
     opened: Mutex<Option<Arc<OpenedFolder>>>,
     /// One commit or undo at a time: no two of this process change a folder at once.
-    turn: Semaphore,
+    originals: Semaphore,
     /// The number of the next run's folder.
     next: AtomicU64,
 }
@@ -112,7 +112,7 @@ impl EffectsFolder {
             blocked: Mutex::default(),
             unsettled: Mutex::default(),
             opened: Mutex::default(),
-            turn: Semaphore::new(1),
+            originals: Semaphore::new(1),
             next: AtomicU64::default(),
         }
     }
@@ -122,14 +122,14 @@ impl EffectsFolder {
         self.settings
     }
 
-    /// Does work that changes the originals, in a turn of its own, on behalf of `owner`.
-    pub(super) async fn in_turn<T: Send + 'static>(
+    /// Does work that changes the originals, while no other does, on behalf of `owner`.
+    pub(super) async fn change_originals<T: Send + 'static>(
         &self,
         owner: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         // Never closed.
-        let _turn = self.turn.acquire().await.ok();
+        let _permit = self.originals.acquire().await.ok();
         run_aside(owner, async move { work() }).await
     }
 

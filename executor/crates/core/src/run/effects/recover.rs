@@ -32,8 +32,8 @@ enum Told {
 pub(in crate::run) struct LeftSet {
     /// The receipt of the run.
     pub(in crate::run) receipt: Arc<Receipt>,
-    /// `true` if the changes are in force now.
-    pub(in crate::run) is_in_force: bool,
+    /// The state in which they are now.
+    pub(in crate::run) found: Recovered,
     run: RunChanges,
     stored: Option<StoredSet>,
 }
@@ -42,11 +42,11 @@ impl LeftSet {
     /// Lets the changes wait for a decision, or be undone if they are in force, for as long as they had when they were
     /// left, after so many decisions.
     pub(in crate::run) fn keep(self, effects: &EffectsFolder, decisions: u32, now: OffsetDateTime) {
-        let Self { receipt, is_in_force, mut run, stored } = self;
+        let Self { receipt, found, mut run, stored } = self;
         let EffectsSettings { decide_within, keep, max_bytes: _ } = effects.settings;
-        let (state, time) = match is_in_force {
-            true => (KeptState::InForce, keep),
-            false => (KeptState::Waiting, decide_within),
+        let (state, time) = match found {
+            Recovered::Committed => (KeptState::InForce, keep),
+            Recovered::Unchanged => (KeptState::Waiting, decide_within),
         };
         let stored = match stored.filter(|stored| stored.state == state) {
             Some(stored) => Ok(stored),
@@ -138,11 +138,14 @@ impl EffectsFolder {
                 tracing::warn!(%intent, %error, "the journal does not say how this run ended");
                 Told::Unknown
             });
+            let path = parent.path.join(&name);
             let brought = spawn_blocking(move || bring_to(folder, name, told)).await;
             match brought.map_err(io::Error::other)? {
-                Brought::Ended => {}
-                Brought::MayBeKept(set) => sets.push(*set),
-                Brought::Left => self.block(intent),
+                Ok(set) => sets.extend(set),
+                Err(reason) => {
+                    leave(&path, &reason);
+                    self.block(intent);
+                }
             }
         }
         Ok(sets)
@@ -175,30 +178,11 @@ async fn find_told(claims: &IntentClaims, intent: IntentId) -> Result<Told, Jour
     Ok(Told::of(stage.as_ref().map(|(_agent, stage)| stage)))
 }
 
-/// The folder of an earlier run, after the receipt of the run was looked at.
-enum Brought {
-    /// Nothing of it is needed any more.
-    Ended,
-    MayBeKept(Box<LeftSet>),
-    /// It is left to an operator.
-    Left,
-}
-
-/// Brings the folders of a run to what was told of them, and removes its own unless the changes may be kept. If that is not
-/// possible, an operator has to.
-fn bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Brought {
-    let path = parent.path.join(&name);
-    match try_bring_to(parent, name, told) {
-        Ok(Some(set)) => Brought::MayBeKept(Box::new(set)),
-        Ok(None) => Brought::Ended,
-        Err(reason) => {
-            leave(&path, &reason);
-            Brought::Left
-        }
-    }
-}
-
-fn try_bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Result<Option<LeftSet>, String> {
+/// Brings the folders of a run to what was told of them, and removes its own unless the changes may be kept.
+///
+/// # Errors
+/// The reason why only an operator can.
+fn bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Result<Option<LeftSet>, String> {
     let dir = open_folder(&parent.dir, &name).map_err(|error| error.to_string())?;
     let mut folder = RunFolder { parent, name, dir, fate: Fate::Kept };
     let Some(roots) = RunRoots::reopen(&folder).map_err(|error| error.to_string())? else {
@@ -221,54 +205,34 @@ fn try_bring_to(parent: Arc<OpenedFolder>, name: String, told: Told) -> Result<O
         (told, _) => told,
     };
     let mut run = RunChanges::open(folder, roots).map_err(|error| error.to_string())?;
-    match end_commit(&run, &told)? {
-        Ended::Removed => {
-            run.set_fate(Fate::Removed);
-            Ok(None)
-        }
-        Ended::MayBeKept { receipt, is_in_force } => {
+    let found = settle(run.folders()).map_err(|error| run.roots.describe_commit_error(&error))?;
+    match (told, found) {
+        (Told::InForce(receipt) | Told::Waiting(receipt), Recovered::Committed | Recovered::Unchanged) => {
             let stored = StoredSet::read(&run.folder).unwrap_or_else(|error| {
                 tracing::warn!(folder = run.folder.name, %error, "the time of these file changes begins again");
                 None
             });
-            Ok(Some(LeftSet { receipt, is_in_force, run, stored }))
+            return Ok(Some(LeftSet { receipt, found, run, stored }));
         }
-    }
-}
-
-/// The end of a commit that an earlier process has left.
-enum Ended {
-    Removed,
-    MayBeKept { receipt: Arc<Receipt>, is_in_force: bool },
-}
-
-fn end_commit(changes: &RunChanges, told: &Told) -> Result<Ended, String> {
-    let state = settle(changes.folders()).map_err(|error| changes.roots.describe_commit_error(&error))?;
-    let is_in_force = match state {
-        Recovered::Committed => true,
-        Recovered::Unchanged => false,
-    };
-    let run = &changes.folder.name;
-    match told {
-        Told::InForce(receipt) | Told::Waiting(receipt) => {
-            Ok(Ended::MayBeKept { receipt: Arc::clone(receipt), is_in_force })
-        }
-        Told::NotInForce if is_in_force => {
-            changes.undo().map_err(ApplyError::into_reason).map_err(|reason| {
+        (Told::NotInForce, Recovered::Committed) => {
+            run.undo().map_err(ApplyError::into_reason).map_err(|reason| {
                 format!("they are in force, its report says that the run failed, and they cannot be taken back: {reason}")
             })?;
-            tracing::warn!(run, "the file changes of an interrupted run were taken back");
-            Ok(Ended::Removed)
+            tracing::warn!(run = run.folder.name, "the file changes of an interrupted run were taken back");
         }
-        Told::NotInForce => {
-            tracing::warn!(run, "the file changes of an interrupted run have not taken effect");
-            Ok(Ended::Removed)
+        (Told::NotInForce, Recovered::Unchanged) => {
+            tracing::warn!(
+                run = run.folder.name,
+                "the file changes of an interrupted run have not taken effect"
+            );
         }
-        Told::Unknown if is_in_force => {
-            Err("they are in force, and the journal does not have the report of the run".to_owned())
+        (Told::Unknown, Recovered::Committed) => {
+            return Err("they are in force, and the journal does not have the report of the run".to_owned());
         }
-        Told::Unknown => Ok(Ended::Removed),
+        (Told::Unknown, Recovered::Unchanged) => {}
     }
+    run.set_fate(Fate::Removed);
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -50,14 +50,6 @@ enum RunFiles {
     Call { turn: CallTurn, member: Arc<Member> },
 }
 
-/// The owner of the files of a run.
-pub(in crate::run) enum Sharing {
-    /// The run itself.
-    None,
-    /// The run that makes it, which no other call shares meanwhile.
-    WithCaller(CallTurn),
-}
-
 /// The changes of a run that has succeeded.
 pub(in crate::run) struct Settled {
     /// `None` if the run that made this call has them now.
@@ -99,27 +91,24 @@ impl EffectsFolder {
         self: &Arc<Self>,
         call: &Call,
         permit: &Permit,
-        sharing: Sharing,
+        shared_files: Option<CallTurn>,
         settings: &Arc<ExecutorSettings>,
     ) -> Result<Option<StagedChanges>, Fault> {
         let mode = permit.grant().effects().value;
-        let turn = match (mode.is_direct(), sharing) {
-            (true, Sharing::None) => return Ok(None),
-            (true, Sharing::WithCaller(_)) => {
+        match (mode.is_direct(), &shared_files) {
+            (true, None) => return Ok(None),
+            (true, Some(_)) => {
                 return Err(Fault::Internal(
                     "a call would change the files of its program at once".to_owned(),
                 ));
             }
-            (false, Sharing::None) => {
-                self.check_room(&call.agent, mode)?;
-                None
-            }
-            (false, Sharing::WithCaller(turn)) => Some(turn),
-        };
+            (false, None) => self.check_room(&call.agent, mode)?,
+            (false, Some(_)) => {}
+        }
         let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
         let granted = GrantedRoots::of(permit);
         let intent = call.intent;
-        let made = match turn {
+        let made = match shared_files {
             Some(turn) => run_aside(&owner, async move { join(turn, granted) }).await,
             None if permit.grant().calls().allows_any() => {
                 let effects = Arc::clone(self);
@@ -237,7 +226,7 @@ impl StagedChanges {
         match mode {
             FileEffects::Staged => run_aside(&owner, async move { settling.wait(&*clock) }).await,
             FileEffects::Direct | FileEffects::Atomic => {
-                effects.in_turn(&owner, move || settling.commit(&*clock)).await
+                effects.change_originals(&owner, move || settling.commit(&*clock)).await
             }
         }
     }
@@ -390,7 +379,7 @@ impl Kept {
         }
         let effects = Arc::clone(&self.effects);
         effects
-            .in_turn(&self.owner, move || match run.undo() {
+            .change_originals(&self.owner, move || match run.undo() {
                 Ok(()) => run.set_fate(Fate::Removed),
                 Err(error) => {
                     let folder = run.folder.path();

@@ -3,7 +3,7 @@
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
 use super::phases::{Start, Times, Turn};
 use crate::run::claims::{ClaimOutcome, ClaimedRun};
-use crate::run::effects::Sharing;
+use crate::run::effects::CallTurn;
 use crate::run::fleet::CallIdentity;
 use crate::run::slots::{Offer, RunSlot, SlotTurn};
 use crate::run::trace::Stopwatch;
@@ -71,7 +71,7 @@ impl Engine {
     ) -> Result<Arc<Receipt>, Fault> {
         let queued_at = self.clock.monotonic();
         // Before it has a slot, which others can use meanwhile.
-        claimed.sharing = self.wait_for_files(&claimed).await;
+        claimed.shared_files = self.wait_for_files(&claimed).await;
         let slot = match self.wait_for_slot(&mut claimed, &sink).await? {
             SlotWait::Run(slot) => Some(slot),
             SlotWait::Aborted => None,
@@ -89,18 +89,16 @@ impl Engine {
     }
 
     /// Waits until a call has the files of the run that makes it, if it shares them.
-    async fn wait_for_files(&self, claimed: &ClaimedRun) -> Sharing {
+    async fn wait_for_files(&self, claimed: &ClaimedRun) -> Option<CallTurn> {
         let ClaimedRun { admitted, permit, .. } = claimed;
         let has_files = !permit.roots().as_slice().is_empty() || permit.grant().calls().allows_any();
         let parent = admitted.call().parent.as_ref().filter(|_| has_files);
         let calls = parent.and_then(|parent| self.intents.calls_of(parent.intent));
-        match calls.and_then(|calls| calls.member()) {
-            Some(caller) => tokio::select! {
-                turn = caller.wait_for_turn() => Sharing::WithCaller(turn),
-                // It ends without a run.
-                _reason = claimed.running.abort_handle().wait() => Sharing::None,
-            },
-            None => Sharing::None,
+        let caller = calls.and_then(|calls| calls.member())?;
+        tokio::select! {
+            turn = caller.wait_for_turn() => Some(turn),
+            // It ends without a run.
+            _reason = claimed.running.abort_handle().wait() => None,
         }
     }
 

@@ -9,7 +9,7 @@
 
 use super::nested::NestedCalls;
 use crate::run::claims::ClaimedRun;
-use crate::run::effects::{Kept, SettleError, Settled, Sharing, StagedChanges};
+use crate::run::effects::{CallTurn, Kept, SettleError, Settled, StagedChanges};
 use crate::run::faults::{busy_fault, receipt_pending_fault};
 use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
@@ -150,7 +150,7 @@ pub(in crate::run) struct Turn {
     permit: Permit,
     /// `None` if the call was stopped while it waited: its end is recorded without a run.
     slot: Option<RunSlot>,
-    sharing: Sharing,
+    shared_files: Option<CallTurn>,
     /// `true` if this executor took the call from another node too long ago.
     is_late: bool,
 }
@@ -183,7 +183,7 @@ impl Turn {
             taken,
             was_passed_on,
             running,
-            sharing,
+            shared_files,
         } = claimed;
         let is_late = taken.is_some_and(|taken| taken.is_late(engine.clock.monotonic()));
         let claimed = ClaimedCall {
@@ -199,22 +199,22 @@ impl Turn {
             running,
             _place: place,
         };
-        Self { claimed, permit, slot, sharing, is_late }
+        Self { claimed, permit, slot, shared_files, is_late }
     }
 
     /// Records the start of the run in the fleet and in the journal, while a child is prepared. The intent is released if
     /// it may not start.
     pub(in crate::run) async fn start(self) -> Result<Start, Fault> {
         if let Err(refusal) = self.check() {
-            let Self { claimed, sharing, .. } = self;
+            let Self { claimed, shared_files, .. } = self;
             // The files first: the run that makes this call may end as soon as the call is released.
-            drop(sharing);
+            drop(shared_files);
             return Err(claimed.release(refusal).await);
         }
-        let Self { claimed, permit, slot, sharing, is_late: _ } = self;
+        let Self { claimed, permit, slot, shared_files, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let mut changes = match engine.effects.stage(call, &permit, sharing, &engine.settings).await {
+        let mut changes = match engine.effects.stage(call, &permit, shared_files, &engine.settings).await {
             Ok(staged) => staged,
             Err(refusal) => return Err(claimed.release(refusal).await),
         };
