@@ -8,7 +8,7 @@ use a2g_command::setup::tool_code;
 use a2g_config::Config;
 use a2g_core::catalog::{Cache, Catalog, Definitions};
 use a2g_core::deliver::deliver_reports;
-use a2g_core::run::{EffectsPlace, Executor, ExecutorParts, ExecutorSettings, LoadedCatalog};
+use a2g_core::run::{EffectsLocation, Executor, ExecutorParts, ExecutorSettings, LoadedCatalog};
 use a2g_executor::cli::service;
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{AcceptUnsigned, Callers, CurrentCallers, Governor, Granter, ReportLog, ToolTrust, Trust};
@@ -102,7 +102,7 @@ async fn serve(folder: &Path) {
         trust,
         egress: None,
         journal,
-        effects: EffectsPlace::Temporary,
+        effects: EffectsLocation::Temporary,
         effects_settings: config.effects_settings,
         fleet: None,
         passes_calls: false,

@@ -12,7 +12,7 @@ use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN, Reuse};
 use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
 use a2g_core::deliver;
 use a2g_core::run::{
-    ApprovalRule, Capacity, EffectsPlace, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog,
+    ApprovalRule, Capacity, EffectsLocation, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog,
     join_fleet,
 };
 use a2g_fleet::{FleetKey, FleetSettings};
@@ -609,7 +609,7 @@ impl<'a> Startup<'a> {
         let Records { journal, path, fleet, registration } = records;
         let passes_calls = config.fleet.as_ref().is_some_and(|fleet| fleet.passes_calls);
         let clock = Arc::clone(&runtime.clock);
-        let effects = EffectsPlace::of_journal(&config.effects, &path);
+        let effects = EffectsLocation::of_journal(&config.effects, &path);
         let parts = ExecutorParts {
             loaded,
             governor,

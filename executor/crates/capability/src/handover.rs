@@ -9,7 +9,7 @@ use super::authority::Authority;
 use super::grant::{Grant, GrantTransfer};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
-use super::upper::{Earlier, Member, Place, Upper};
+use super::upper::{EarlierFolder, MemberFolders, Place, Upper};
 use cap_std::fs::Dir;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ enum ChangesTransfer {
     Direct,
     /// The run's own folder.
     Apart,
-    /// The run's own folder, then those of a [`Member`]: `base`, as many of `earlier` as there are numbers, then `roots` and
+    /// The run's own folder, then the [`MemberFolders`]: `base`, as many of `earlier` as there are numbers, then `roots` and
     /// `readable`.
     OfMember { earlier: Vec<u64>, roots: usize, readable: usize, places: Vec<Option<Place>> },
 }
@@ -82,9 +82,9 @@ impl Handover {
                     (taken.len() == number).then_some(taken)
                 };
                 let earlier_folders = next(earlier.len())?.into_iter().zip(earlier);
-                Some(upper.with_member(Member {
+                Some(upper.with_member(MemberFolders {
                     base,
-                    earlier: earlier_folders.map(|(folder, from)| Earlier { folder, from }).collect(),
+                    earlier: earlier_folders.map(|(folder, from)| EarlierFolder { folder, from }).collect(),
                     roots: next(roots)?,
                     readable: next(readable)?,
                     places,
@@ -117,7 +117,9 @@ impl ChangesTransfer {
         let Some(upper) = upper else { return Self::Direct };
         let (dir, member) = upper.into_parts();
         folders.push(dir);
-        let Some(Member { base, earlier, roots, places, readable }) = member else { return Self::Apart };
+        let Some(MemberFolders { base, earlier, roots, places, readable }) = member else {
+            return Self::Apart;
+        };
         let sent = Self::OfMember {
             earlier: earlier.iter().map(|earlier| earlier.from).collect(),
             roots: roots.len(),

@@ -72,7 +72,7 @@ pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, ReachEr
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};
-pub use upper::{Earlier, Member, Place, Upper};
+pub use upper::{EarlierFolder, MemberFolders, Place, Upper};
 
 // What the functions of this crate take and return, so that its users need no other crate.
 pub use a2g_types::ident::ToolName;

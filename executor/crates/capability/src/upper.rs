@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct Upper {
     dir: OwnedFd,
-    member: Option<Member>,
+    member: Option<MemberFolders>,
 }
 
 /// The part of a run in a program: a run whose file changes are kept apart, with all calls that it makes. They see one
@@ -18,13 +18,13 @@ pub struct Upper {
 ///
 /// No other user may write in these folders, and the process of the run only reads them.
 #[derive(Debug)]
-pub struct Member {
+pub struct MemberFolders {
     /// The folder that the server alone writes for this run: the table of its files, which is there when the run begins and
     /// is replaced when a call of the run has changed it, and the contents of those calls that have ended.
     pub base: OwnedFd,
     /// The folders with contents of the runs that have led to this one: for each, from the outermost on, its `base` and
     /// then its own.
-    pub earlier: Vec<Earlier>,
+    pub earlier: Vec<EarlierFolder>,
     /// The folders of the table's roots, opened for look-ups only (`O_PATH`): the run's grant need not contain them.
     pub roots: Vec<OwnedFd>,
     /// The places of the granted folders, in the order of the grant; `None` for a folder that is not there.
@@ -35,7 +35,7 @@ pub struct Member {
 
 /// A folder with contents of an earlier run.
 #[derive(Debug)]
-pub struct Earlier {
+pub struct EarlierFolder {
     /// The folder.
     pub folder: OwnedFd,
     /// The number of the first content of that run, or of one of its calls.
@@ -60,19 +60,19 @@ impl Upper {
 
     /// The same folder, of a run that belongs to a program.
     #[must_use]
-    pub fn with_member(self, member: Member) -> Self {
+    pub fn with_member(self, member: MemberFolders) -> Self {
         Self { member: Some(member), ..self }
     }
 
     /// The run's part in a program; `None` if it shares its files with no other run.
     #[must_use]
-    pub const fn member(&self) -> Option<&Member> {
+    pub const fn member(&self) -> Option<&MemberFolders> {
         self.member.as_ref()
     }
 
     /// Gives up the handles, for the code that lays changes over the granted folders.
     #[must_use]
-    pub fn into_parts(self) -> (OwnedFd, Option<Member>) {
+    pub fn into_parts(self) -> (OwnedFd, Option<MemberFolders>) {
         (self.dir, self.member)
     }
 }
@@ -83,7 +83,7 @@ impl AsFd for Upper {
     }
 }
 
-impl Member {
+impl MemberFolders {
     /// The files and folders whose contents the process of the run may read, in addition to the granted folders.
     pub fn readable_handles(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let earlier = self.earlier.iter().map(|earlier| &earlier.folder);

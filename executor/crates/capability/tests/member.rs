@@ -1,6 +1,6 @@
 //! The folders of a program, in a process that receives the permit of one of its runs.
 
-use a2g_capability::{Ceilings, Earlier, Handover, Member, Permit, Place, Upper};
+use a2g_capability::{Ceilings, EarlierFolder, Handover, MemberFolders, Permit, Place, Upper};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 
@@ -12,11 +12,11 @@ fn the_folders_of_a_program_arrive_in_their_roles() {
         fs::create_dir_all(&path).unwrap();
         OwnedFd::from(File::open(path).unwrap())
     };
-    let member = Member {
+    let member = MemberFolders {
         base: open("base"),
         earlier: vec![
-            Earlier { folder: open("earliest"), from: 1 },
-            Earlier { folder: open("earlier"), from: 7 },
+            EarlierFolder { folder: open("earliest"), from: 1 },
+            EarlierFolder { folder: open("earlier"), from: 7 },
         ],
         roots: vec![open("root")],
         places: Vec::new(),
@@ -39,7 +39,7 @@ fn the_folders_of_a_program_arrive_in_their_roles() {
     assert!(parse(&placed).receive(copies()).is_none());
     let mut permit = parse(&text).receive(folders).unwrap().into_permit();
     let (upper, member) = permit.take_upper().unwrap().into_parts();
-    let Member { base, earlier, roots, places, readable } = member.unwrap();
+    let MemberFolders { base, earlier, roots, places, readable } = member.unwrap();
     assert_eq!(places, Vec::<Option<Place>>::new());
     let inode = |folder: &OwnedFd| rustix::fs::fstat(folder).unwrap().st_ino;
     assert_eq!(earlier.iter().map(|earlier| earlier.from).collect::<Vec<_>>(), [1, 7]);

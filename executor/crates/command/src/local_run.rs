@@ -3,7 +3,7 @@
 use crate::UsageError;
 use crate::setup::ToolRuntime;
 use a2g_config::Config;
-use a2g_core::run::{Capacity, EffectsPlace, Executor, ExecutorParts, ExecutorSettings};
+use a2g_core::run::{Capacity, EffectsLocation, Executor, ExecutorParts, ExecutorSettings};
 use a2g_govern::local::LocalGovernor;
 use a2g_govern::{Governor, Granter, Trust};
 use a2g_journal::Journal;
@@ -73,7 +73,7 @@ pub async fn start_executor(
         trust,
         egress,
         journal,
-        effects: EffectsPlace::Temporary,
+        effects: EffectsLocation::Temporary,
         effects_settings: config.effects_settings,
         fleet: None,
         passes_calls: false,

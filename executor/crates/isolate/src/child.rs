@@ -6,7 +6,7 @@ use super::channel::{EndReport, FromChild, Job, Task, receive, receive_confined,
 use super::relay::Relay;
 use super::reuse::{ResourceCounts, may_go_on_after};
 use super::zygote::{ZygoteState, confine_io_error, load};
-use a2g_capability::{Member, Permit, ReceivedPermit, Upper};
+use a2g_capability::{MemberFolders, Permit, ReceivedPermit, Upper};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Accounting, Artifact, Calls, EndedStore, EventSink, Execution, Input, Outside, Sandbox};
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -90,7 +90,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     let granted_folders = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
     let upper = permit.upper();
     // The roots of a program's files are not among them: without a right, they serve for look-ups only.
-    let of_program = upper.and_then(Upper::member).into_iter().flat_map(Member::readable_handles);
+    let of_program = upper.and_then(Upper::member).into_iter().flat_map(MemberFolders::readable_handles);
     let read_only = of_program.chain([zygote.sandbox.outside()]).map(|folder| (folder, Access::ReadOnly));
     let folders = granted_folders.chain(read_only).collect::<Vec<_>>();
     let grant = permit.grant();

@@ -22,10 +22,10 @@ mod steps;
 
 pub use disk::Disk;
 
+use crate::current::{CurrentRoots, list};
 use crate::effects::Effects;
 use crate::lower::{Access, LowerRoot};
 use crate::name::EntryPath;
-use crate::places::{Places, list};
 use crate::seen::Seen;
 use crate::upper::Upper;
 use check::Depth;
@@ -140,21 +140,21 @@ pub fn commit(effects: &Effects, folders: Folders<'_>, disk: &Disk) -> Result<()
     if log::is_there(folders.store)? {
         return Err(CommitError::Used);
     }
-    let places = Places::new(folders.roots).map_err(io_error("look at a root"))?;
+    let current = CurrentRoots::new(folders.roots).map_err(io_error("look at a root"))?;
     for path in effects.changed_paths() {
         if folders.roots.get(path.root).is_none_or(|root| root.access == Access::Read) {
             return Err(CommitError::ReadOnly(path.clone()));
         }
     }
-    let stashes = stash::choose(folders.store, &places)?;
-    refuse(check::check(effects, &places, &stashes, Depth::States)?)?;
+    let stashes = stash::choose(folders.store, &current)?;
+    refuse(check::check(effects, &current, &stashes, Depth::States)?)?;
     let (plan, staged) = plan::make_plan(effects, stashes);
     let log = Log::create(folders.store, disk, &plan)?;
-    let mut prepared = Prepared { folders, places: &places, disk, log, progress: Progress::begin(plan)? };
+    let mut prepared = Prepared { folders, current: &current, disk, log, progress: Progress::begin(plan)? };
     if let Err(error) = prepared.stage(effects, &staged) {
         clean_before(folders, &prepared.progress, disk)?;
         // The failure may be due to an original that was changed.
-        refuse(check::check(effects, &places, &prepared.progress.plan.stashes, Depth::States)?)?;
+        refuse(check::check(effects, &current, &prepared.progress.plan.stashes, Depth::States)?)?;
         return Err(error);
     }
     prepared.run(Phase::Exchange, Toward::After)
@@ -163,7 +163,7 @@ pub fn commit(effects: &Effects, folders: Folders<'_>, disk: &Disk) -> Result<()
 /// A commit or an undo that can begin its steps.
 struct Prepared<'a> {
     folders: Folders<'a>,
-    places: &'a Places<'a>,
+    current: &'a CurrentRoots<'a>,
     disk: &'a Disk,
     log: Log,
     progress: Progress,
@@ -176,10 +176,10 @@ impl Prepared<'_> {
 
     /// Runs the steps from a phase on, and cleans up.
     fn resume(self, work: Work) -> Result<Recovered, CommitError> {
-        let Self { folders, places, disk, log, progress } = self;
+        let Self { folders, current, disk, log, progress } = self;
         let stashes = stash::Stashes::open(folders.store, folders.roots, &progress.plan.stashes)?;
         let stashes = stashes.ok_or_else(|| CommitError::Log("its stash is missing".to_owned()))?;
-        let mut engine = Engine { places, disk, log, progress, stashes };
+        let mut engine = Engine { current, disk, log, progress, stashes };
         let (toward, trouble) = engine.run(work)?;
         let Engine { mut log, progress, .. } = engine;
         if !progress.stranded.is_empty() {
@@ -238,8 +238,8 @@ pub fn recover(folders: Folders<'_>, disk: &Disk) -> Result<Recovered, CommitErr
             Ok(Recovered::Unchanged)
         }
         Stage::Working(work) => {
-            let places = Places::new(folders.roots).map_err(io_error("look at a root"))?;
-            Prepared { folders, places: &places, disk, log, progress }.resume(work)
+            let current = CurrentRoots::new(folders.roots).map_err(io_error("look at a root"))?;
+            Prepared { folders, current: &current, disk, log, progress }.resume(work)
         }
         Stage::Stuck => Err(CommitError::Stranded { left: progress.stranded_paths() }),
         Stage::Cleaning(toward) => clean(folders, &mut log, &progress, disk, toward),
@@ -266,9 +266,9 @@ pub fn undo(folders: Folders<'_>, disk: &Disk) -> Result<(), CommitError> {
             return Err(CommitError::NothingToUndo);
         }
     }
-    let places = Places::new(folders.roots).map_err(io_error("look at a root"))?;
-    refuse(check::check_undo(&progress, &places)?)?;
-    let mut prepared = Prepared { folders, places: &places, disk, log, progress };
+    let current = CurrentRoots::new(folders.roots).map_err(io_error("look at a root"))?;
+    refuse(check::check_undo(&progress, &current)?)?;
+    let mut prepared = Prepared { folders, current: &current, disk, log, progress };
     prepared.log.append(disk, &Event::Undo)?;
     if let Err(error) = prepared.bring_back() {
         clean(folders, &mut prepared.log, &prepared.progress, disk, Toward::After)?;

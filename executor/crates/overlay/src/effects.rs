@@ -7,10 +7,10 @@ mod collect;
 mod digest;
 
 use crate::commit::Conflict;
+use crate::current::CurrentRoots;
 use crate::hash::Sha256;
 use crate::lower::LowerRoot;
 use crate::name::EntryPath;
-use crate::places::Places;
 use crate::seen::{FileTime, Seen};
 use crate::table::Table;
 use crate::upper::Upper;
@@ -210,9 +210,9 @@ impl Effects {
         upper: &Upper,
         limits: EffectsLimits,
     ) -> Result<Self, EffectsError> {
-        let places = Places::new(roots)
+        let current = CurrentRoots::new(roots)
             .map_err(|source| EffectsError::Original { path: EntryPath::of_root(0), source })?;
-        collect::collect(table, &places, upper, limits)
+        collect::collect(table, &current, upper, limits)
     }
 
     /// The SHA-256 of the canonical form, of which everything is a part: who approved this value approved these changes

@@ -9,13 +9,13 @@
 //! This crate knows files only: no tool, no protocol, no asynchronous code. It is for Linux.
 
 mod commit;
+mod current;
 mod diff;
 mod effects;
 mod hash;
 mod lower;
 mod member;
 mod name;
-mod places;
 mod seen;
 mod table;
 mod upper;
@@ -39,5 +39,5 @@ pub use member::{Act, MemberError};
 pub use name::{EntryPath, MAX_NAME_BYTES, Name, NameError};
 pub use seen::{EntryKind, FileTime, MODE_BITS, Seen};
 pub use table::{MAX_TABLE_BYTES, NodeId, Table, TableError};
-pub use upper::{Earlier, Upper};
+pub use upper::{EarlierFolder, Upper};
 pub use view::{Create, How, Identity, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View};

@@ -13,8 +13,8 @@
 //! [`View::snapshot`]: crate::View::snapshot
 //! [`View::into_table`]: crate::View::into_table
 
+use crate::current::open_staged;
 use crate::name::{EntryPath, Name};
-use crate::places::open_staged;
 use crate::seen::{EntryKind, Seen};
 use crate::table::{Content, Modified, Node, NodeId, NodeKind, Originals, Override, Table, TooDeep};
 use crate::upper::Upper;

@@ -14,12 +14,12 @@ pub struct Upper {
     own: OwnedFd,
     base: Option<OwnedFd>,
     from: u64,
-    earlier: Vec<Earlier>,
+    earlier: Vec<EarlierFolder>,
 }
 
 /// A folder with contents of a run whose call this one is, or of one above that.
 #[derive(Debug)]
-pub struct Earlier {
+pub struct EarlierFolder {
     /// The folder.
     pub folder: OwnedFd,
     /// The first number of that run: [`Table::next_content`](crate::Table::next_content) of the table with which it began.
@@ -39,13 +39,13 @@ impl Upper {
     /// The upper folder of a member of a program.
     ///
     /// `base` has the contents of those calls of this run that have ended. Only the server writes there. `from` is the
-    /// first number of this run, as in [`Earlier`], and `earlier` has the folders of the runs above, for each run its base
-    /// before its own.
+    /// first number of this run, as in [`EarlierFolder`], and `earlier` has the folders of the runs above, for each run its
+    /// base before its own.
     ///
     /// A content is looked for in the folders of the one run whose numbers it is among, in this order: a run that was taken
     /// over can make files of any number in its own folder, and none of them is another run's content.
     #[must_use]
-    pub const fn of_member(own: OwnedFd, base: OwnedFd, from: u64, earlier: Vec<Earlier>) -> Self {
+    pub const fn of_member(own: OwnedFd, base: OwnedFd, from: u64, earlier: Vec<EarlierFolder>) -> Self {
         Self { own, base: Some(base), from, earlier }
     }
 

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use a2g_overlay::{
-    Access, ChangeKind, Create, Earlier, Effects, EffectsLimits, How, LowerRoot, Name, NewEntry, NodeId,
-    OpenFile, Table, Upper, UpperBudget, View,
+    Access, ChangeKind, Create, EarlierFolder, Effects, EffectsLimits, How, LowerRoot, Name, NewEntry,
+    NodeId, OpenFile, Table, Upper, UpperBudget, View,
 };
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -128,7 +128,7 @@ fn stored(table: &Table) -> Table {
 }
 
 fn upper(own: &Path, base: &Path, from: u64, earlier: &[(PathBuf, u64)]) -> Upper {
-    let earlier = earlier.iter().map(|(folder, from)| Earlier { folder: open(folder), from: *from });
+    let earlier = earlier.iter().map(|(folder, from)| EarlierFolder { folder: open(folder), from: *from });
     Upper::of_member(open(own), open(base), from, earlier.collect())
 }
 

@@ -63,7 +63,7 @@ pub use approval_rules::{ApprovalBar, ApprovalRule};
 pub use change_sets::{ChangeSet, ChangeSets};
 pub use current_catalog::{CurrentCatalog, LoadedCatalog};
 pub use decision_basis::DecisionBasis;
-pub use effects::{ChangeSetSummary, EffectsPlace, EffectsSettings};
+pub use effects::{ChangeSetSummary, EffectsLocation, EffectsSettings};
 pub use engine::Engine;
 pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use fleet::{Delivery, Fleet, JoinFleetError, Node, NodeLoad, NodeStatus, join_fleet};
@@ -142,7 +142,7 @@ pub struct ExecutorParts {
     /// The journal of intents and reports.
     pub journal: Journal,
     /// The place of the file changes that have not taken effect.
-    pub effects: EffectsPlace,
+    pub effects: EffectsLocation,
     /// The operator's settings of these changes.
     pub effects_settings: EffectsSettings,
     /// The fleet with which the claims of intents are shared; `None` for an executor that shares nothing.

@@ -5,10 +5,10 @@ use super::log::{Progress, Side};
 use super::plan::{Attached, Attributes, Expected, Identity, Moves, Plan, SET_GROUP_ID, StashPlace, Whose};
 use super::{CommitError, io_error};
 use crate::commit::{Conflict, ConflictKind};
+use crate::current::{CurrentRoots, hash_unchanged, is_absence, list, open_regular};
 use crate::effects::{ChangeKind, Effects, Read};
 use crate::hash::Sha256;
 use crate::name::EntryPath;
-use crate::places::{Places, hash_unchanged, is_absence, list, open_regular};
 use crate::seen::{EntryKind, Seen};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -73,7 +73,7 @@ fn content_differs(file: &std::fs::File, seen: &Seen, sha256: Sha256) -> Result<
 /// Compares all that a commit relies on with what there is now.
 pub(super) fn check(
     effects: &Effects,
-    places: &Places<'_>,
+    current: &CurrentRoots<'_>,
     stashes: &[StashPlace],
     depth: Depth,
 ) -> Result<Vec<Conflict>, CommitError> {
@@ -84,7 +84,7 @@ pub(super) fn check(
     });
     let displaced = displaced.collect();
     let moves = Moves::of_effects(effects);
-    let mut checker = Checker { places, stashes, depth, displaced, moves, conflicts: BTreeSet::new() };
+    let mut checker = Checker { current, stashes, depth, displaced, moves, conflicts: BTreeSet::new() };
     for Read { path, seen } in &effects.reads {
         checker.check_original(path, seen)?;
     }
@@ -95,7 +95,7 @@ pub(super) fn check(
 }
 
 struct Checker<'a> {
-    places: &'a Places<'a>,
+    current: &'a CurrentRoots<'a>,
     stashes: &'a [StashPlace],
     depth: Depth,
     /// The originals that leave their places.
@@ -115,7 +115,7 @@ impl Checker<'_> {
     }
 
     fn check_original(&mut self, path: &EntryPath, seen: &Seen) -> Result<(), CommitError> {
-        match self.places.look(path) {
+        match self.current.look(path) {
             Ok(now) if now.kind != seen.kind || !now.is_same_entry(seen) => {
                 self.add(path, ConflictKind::Replaced)
             }
@@ -137,7 +137,7 @@ impl Checker<'_> {
             }
             ChangeKind::Renamed { from, .. } => {
                 self.check_mount(from)?;
-                let mounts = self.places.mounts();
+                let mounts = self.current.mounts();
                 if mounts.get(from.root) != mounts.get(path.root) {
                     self.add(path, ConflictKind::OtherMount);
                 }
@@ -168,7 +168,7 @@ impl Checker<'_> {
         match before.kind {
             EntryKind::File => content.map_or(Ok(()), |content| self.check_content(path, before, content)),
             EntryKind::Folder => {
-                let names = match self.places.list(path) {
+                let names = match self.current.list(path) {
                     Err(error) if is_absence(error) => return Ok(()),
                     other => other.map_err(io_error("list a folder"))?,
                 };
@@ -193,7 +193,7 @@ impl Checker<'_> {
         if self.depth == Depth::States {
             return Ok(());
         }
-        let found = match self.places.open_file(path) {
+        let found = match self.current.open_file(path) {
             Ok((_, now)) if now != *before => Some(ConflictKind::Changed),
             Ok((file, now)) => content_differs(&file, &now, sha256).map_err(io_error("read an original"))?,
             Err(Errno::INVAL) => Some(ConflictKind::Replaced),
@@ -208,12 +208,12 @@ impl Checker<'_> {
 
     /// Checks that an entry can be moved to the stash of its root.
     fn check_mount(&mut self, path: &EntryPath) -> Result<(), CommitError> {
-        let mount = match self.places.open_parent(path) {
-            Ok(_) => self.places.stat(path).map(|stat| stat.stx_mnt_id),
+        let mount = match self.current.open_parent(path) {
+            Ok(_) => self.current.stat(path).map(|stat| stat.stx_mnt_id),
             Err(error) => Err(error),
         };
         match mount {
-            Ok(mount) if Some(&mount) == self.places.mounts().get(path.root) => {}
+            Ok(mount) if Some(&mount) == self.current.mounts().get(path.root) => {}
             Ok(_) | Err(Errno::XDEV) => self.add(path, ConflictKind::OtherMount),
             Err(error) if is_absence(error) => self.add(path, ConflictKind::Missing),
             Err(error) => return Err(io_error("look at an original")(error)),
@@ -230,12 +230,12 @@ impl Checker<'_> {
         // In a new folder, nothing can be in the way.
         let Some(parent) = self.moves.old_place(&parent) else { return Ok(()) };
         let place = parent.child(name);
-        match self.places.open_parent(&place) {
+        match self.current.open_parent(&place) {
             Err(Errno::XDEV) => return self.refuse(path, ConflictKind::OtherMount),
             Err(error) if is_absence(error) => return self.refuse(&parent, ConflictKind::Missing),
             other => drop(other.map_err(io_error("open a folder"))?),
         }
-        match self.places.look(&place) {
+        match self.current.look(&place) {
             Err(Errno::NOENT) => {}
             Ok(_) if self.displaced.contains(&place) => {}
             Ok(_) => self.add(path, ConflictKind::Exists),
@@ -246,11 +246,14 @@ impl Checker<'_> {
 }
 
 /// Compares what the commit left with what there is now.
-pub(super) fn check_undo(progress: &Progress, places: &Places<'_>) -> Result<Vec<Conflict>, CommitError> {
+pub(super) fn check_undo(
+    progress: &Progress,
+    current: &CurrentRoots<'_>,
+) -> Result<Vec<Conflict>, CommitError> {
     let plan = &progress.plan;
     let removed = plan.detaches.iter().filter(|detach| detach.is_removed);
     let mut checker = UndoChecker {
-        places,
+        current,
         moves: Moves::of_plan(plan),
         attached: plan.attaches.iter().map(|attach| &attach.at).collect(),
         removed: removed.map(|detach| &detach.at).collect(),
@@ -289,7 +292,7 @@ pub(super) fn check_undo(progress: &Progress, places: &Places<'_>) -> Result<Vec
 }
 
 struct UndoChecker<'a> {
-    places: &'a Places<'a>,
+    current: &'a CurrentRoots<'a>,
     moves: Moves,
     /// The places of what the commit put somewhere.
     attached: BTreeSet<&'a EntryPath>,
@@ -305,7 +308,7 @@ impl UndoChecker<'_> {
     }
 
     fn check_left(&mut self, path: &EntryPath, expected: &Expected) -> Result<(), CommitError> {
-        let found = match self.places.open_parent(path) {
+        let found = match self.current.open_parent(path) {
             Ok((folder, name)) => differs(folder, name, expected, Depth::Contents, false),
             Err(error) if is_absence(error) => Ok(Some(ConflictKind::Missing)),
             Err(error) => Err(error),
@@ -318,7 +321,7 @@ impl UndoChecker<'_> {
 
     /// Checks that a new folder has no other entries than the commit made.
     fn check_entries(&mut self, folder: &EntryPath) -> Result<(), CommitError> {
-        let names = match self.places.list(folder) {
+        let names = match self.current.list(folder) {
             Err(error) if is_absence(error) => return Ok(()),
             other => other.map_err(io_error("list a folder"))?,
         };
@@ -331,7 +334,7 @@ impl UndoChecker<'_> {
     }
 
     fn check_attributes(&mut self, attributes: &Attributes, inode: u64) -> Result<(), CommitError> {
-        let what = match self.places.look(&attributes.at) {
+        let what = match self.current.look(&attributes.at) {
             Ok(now) if now.kind != attributes.kind || now.inode != inode => Some(ConflictKind::Replaced),
             Ok(now) => {
                 let is_mode = attributes.mode.is_none_or(|(_, mode)| mode == now.mode);
@@ -356,7 +359,7 @@ impl UndoChecker<'_> {
             return Ok(());
         }
         let place = self.moves.new_place(&parent).child(name);
-        match self.places.look(&place) {
+        match self.current.look(&place) {
             Ok(_) if self.attached.contains(&place) => {}
             Ok(_) => self.add(&place, ConflictKind::Exists),
             Err(Errno::NOENT) => {}

@@ -6,7 +6,7 @@
 use super::disk::Disk;
 use super::plan::SET_GROUP_ID;
 use super::{CommitError, io_error};
-use crate::places::open_regular;
+use crate::current::open_regular;
 use crate::seen::{EntryKind, FileTime, Seen, stat_at};
 use crate::upper::Upper;
 use rustix::fs::{Mode, OFlags, SeekFrom, fgetxattr, flistxattr, openat, readlinkat, seek};

@@ -6,7 +6,7 @@
 use super::disk::Disk;
 use super::plan::{Identity, Item, Plan};
 use super::{CommitError, io_error};
-use crate::places::{errno_of, open_regular};
+use crate::current::{errno_of, open_regular};
 use crate::seen::Seen;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;

@@ -7,10 +7,10 @@ use super::log::{Event, Held, Side};
 use super::plan::{Identity, Item, NEW_FOLDER_MODE, StagedEntry, Staging};
 use super::stash::{Stashes, item_name, kept_items, make_kept, make_own};
 use super::{CommitError, Prepared, io_error, refuse};
+use crate::current::open_staged;
 use crate::effects::{Effects, NewContent};
 use crate::hash::Sha256;
 use crate::name::EntryPath;
-use crate::places::open_staged;
 use crate::seen::Seen;
 use rustix::fs::{Mode, OFlags, openat};
 use std::ffi::OsStr;
@@ -31,12 +31,12 @@ impl Prepared<'_> {
         }
         for (item, _, at) in kept_items(&self.progress.plan) {
             if stashes.own_of(at).is_some() {
-                let (folder, name) = self.places.open_parent(at).map_err(io_error("open a folder"))?;
+                let (folder, name) = self.current.open_parent(at).map_err(io_error("open a folder"))?;
                 copy_entry(self.disk, folder, name, &stashes.kept, &item_name(item))?;
             }
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
-        refuse(check(effects, self.places, &self.progress.plan.stashes, Depth::Contents)?)?;
+        refuse(check(effects, self.current, &self.progress.plan.stashes, Depth::Contents)?)?;
         self.note_held(held)
     }
 
@@ -92,7 +92,7 @@ impl Prepared<'_> {
         }
         match like {
             Some(original) => {
-                let (original, _) = self.places.open_file(original).map_err(io_error("open an original"))?;
+                let (original, _) = self.current.open_file(original).map_err(io_error("open an original"))?;
                 carry_owner(self.disk, &original, &file)?;
             }
             None => drop(self.give_to_user(anchor, &file)?),
@@ -102,7 +102,7 @@ impl Prepared<'_> {
     }
 
     fn give_to_user(&self, anchor: &EntryPath, entry: &File) -> Result<u32, CommitError> {
-        let anchor = self.places.stat(anchor).map_err(io_error("look at a folder"))?;
+        let anchor = self.current.stat(anchor).map_err(io_error("look at a folder"))?;
         give_to_user(self.disk, self.folders.upper, &anchor, entry)
     }
 

@@ -4,9 +4,9 @@ use super::disk::Disk;
 use super::log::Side;
 use super::plan::{Item, Plan, StashPlace};
 use super::{CommitError, io_error};
+use crate::current::{CurrentRoots, mount_of};
 use crate::lower::LowerRoot;
 use crate::name::{EntryPath, Name};
-use crate::places::{Places, mount_of};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -75,13 +75,13 @@ fn no_root() -> CommitError {
 }
 
 /// Chooses the stash of each root: that of the store if it is on the same mount, else one in the first root of the mount.
-pub(super) fn choose(store: &OwnedFd, places: &Places<'_>) -> Result<Vec<StashPlace>, CommitError> {
+pub(super) fn choose(store: &OwnedFd, current: &CurrentRoots<'_>) -> Result<Vec<StashPlace>, CommitError> {
     let store_mount = mount_of(store).map_err(io_error("look at the store"))?;
     let random = RandomState::new().build_hasher().finish();
     let name = Name::new(OsString::from(format!(".a2g-{random:016x}")))
         .map_err(|error| CommitError::Log(error.to_string()))?;
-    let chosen = places.mounts().iter().map(|mount| {
-        let first = places.mounts().iter().position(|other| other == mount);
+    let chosen = current.mounts().iter().map(|mount| {
+        let first = current.mounts().iter().position(|other| other == mount);
         match first {
             Some(root) if *mount != store_mount => StashPlace::Root { root, name: name.clone() },
             Some(_) | None => StashPlace::Store,
@@ -133,7 +133,7 @@ fn remove_items(folder: &OwnedFd, name: &std::ffi::OsStr, plan: &Plan, disk: &Di
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    for name in crate::places::list(&stash)? {
+    for name in crate::current::list(&stash)? {
         let number = name.as_os_str().to_str().and_then(|text| text.parse::<Item>().ok());
         if number.is_none_or(|number| number > plan.last_item()) {
             continue;

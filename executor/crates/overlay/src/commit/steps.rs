@@ -13,8 +13,8 @@ use super::plan::{Attached, Attributes, Expected, Identity, Item, Whose};
 use super::stash::{Stashes, item_name};
 use super::{CommitError, io_error};
 use crate::commit::{Conflict, ConflictKind};
+use crate::current::{CurrentRoots, is_absence};
 use crate::name::EntryPath;
-use crate::places::{Places, is_absence};
 use crate::seen::{EntryKind, Seen};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ const MAX_EXCHANGES: usize = 8;
 
 /// Runs the steps.
 pub(super) struct Engine<'a> {
-    pub(super) places: &'a Places<'a>,
+    pub(super) current: &'a CurrentRoots<'a>,
     pub(super) disk: &'a Disk,
     pub(super) log: Log,
     pub(super) progress: Progress,
@@ -186,7 +186,7 @@ impl Engine<'_> {
         }
         let found = differs(stash, &name, &step.expected, Depth::Contents, step.is_removed);
         if !matches!(found, Ok(None))
-            && let Ok((folder, leaf)) = self.places.open_parent(step.at)
+            && let Ok((folder, leaf)) = self.current.open_parent(step.at)
         {
             // If that fails, because another process has made an entry of this name, or because the folder is in the stash
             // too, then the steps in the other direction put it back.
@@ -319,13 +319,14 @@ impl Engine<'_> {
     }
 
     fn open_parent<'p>(&self, at: &'p EntryPath) -> Result<(OwnedFd, &'p OsStr), Trouble> {
-        self.places.open_parent(at).map_err(|error| trouble(at, "open a folder", error))
+        self.current.open_parent(at).map_err(|error| trouble(at, "open a folder", error))
     }
 
     fn open_root(&self, at: &EntryPath) -> Result<(OwnedFd, &'static OsStr), Trouble> {
-        let root = self.places.roots().get(at.root).ok_or_else(|| trouble(at, "open a root", Errno::BADF))?;
+        let root =
+            self.current.roots().get(at.root).ok_or_else(|| trouble(at, "open a root", Errno::BADF))?;
         let root = root.dir.as_fd().try_clone_to_owned();
-        let root = root.map_err(|error| trouble(at, "open a root", crate::places::errno_of(&error)))?;
+        let root = root.map_err(|error| trouble(at, "open a root", crate::current::errno_of(&error)))?;
         Ok((root, OsStr::new(".")))
     }
 }

@@ -5,10 +5,10 @@ use super::{
     NewEntry, Read,
 };
 use crate::commit::{Conflict, ConflictKind};
+use crate::current::{CurrentRoots, hash_unchanged, is_absence, open_staged};
 use crate::hash::Sha256;
 use crate::lower::Access;
 use crate::name::{EntryPath, Name};
-use crate::places::{Places, hash_unchanged, is_absence, open_staged};
 use crate::seen::{EntryKind, FileTime, MODE_BITS, Seen};
 use crate::table::{Modified, Node, NodeId, NodeKind, Override, Table};
 use crate::upper::Upper;
@@ -21,7 +21,7 @@ const PLAIN_MODE_BITS: u32 = 0o777;
 
 struct Collector<'a> {
     table: &'a Table,
-    places: &'a Places<'a>,
+    current: &'a CurrentRoots<'a>,
     upper: &'a Upper,
     limits: EffectsLimits,
     /// The bytes that may still be hashed.
@@ -37,13 +37,13 @@ struct Collector<'a> {
 /// Finds the changes of a table.
 pub(super) fn collect(
     table: &Table,
-    places: &Places<'_>,
+    current: &CurrentRoots<'_>,
     upper: &Upper,
     limits: EffectsLimits,
 ) -> Result<Effects, EffectsError> {
     let mut collector = Collector {
         table,
-        places,
+        current,
         upper,
         limits,
         hashable: limits.max_hashed_bytes,
@@ -73,7 +73,7 @@ pub(super) fn collect(
             | ChangeKind::Attributes { .. } => path,
         };
         for path in [path, from] {
-            if places.roots().get(path.root).is_none_or(|root| root.access == Access::Read) {
+            if current.roots().get(path.root).is_none_or(|root| root.access == Access::Read) {
                 return Err(EffectsError::ReadOnly(path.clone()));
             }
         }
@@ -326,7 +326,7 @@ impl<'a> Collector<'a> {
         if !self.take_hashable(before.size) {
             return Ok(None);
         }
-        let what = match self.places.open_file(path) {
+        let what = match self.current.open_file(path) {
             Ok((_, now)) if !now.is_same_entry(&before) => ConflictKind::Replaced,
             Ok((_, now)) if now != before => ConflictKind::Changed,
             Ok((file, now)) => match hash_unchanged(&file, &now) {

@@ -4,8 +4,8 @@ use super::call::{Call, Facts, Outcome, Side, TimeCall};
 use super::plain::use_file;
 use super::{FOLDER_SLOTS, MAX_FILES, ROOTS, open};
 use a2g_overlay::{
-    Access, Earlier, Identity, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, Upper, UpperBudget,
-    View,
+    Access, EarlierFolder, Identity, Listing, LowerRoot, Name, NodeId, OpenFile, Stat, Table, Upper,
+    UpperBudget, View,
 };
 use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
@@ -184,7 +184,8 @@ impl Overlay {
     pub(super) fn all_contents(&self) -> Upper {
         let Contents { base, from, earlier } = &self.contents;
         let Some(base) = base else { return Upper::new(open(&self.upper)) };
-        let earlier = earlier.iter().map(|(folder, from)| Earlier { folder: open(folder), from: *from });
+        let earlier =
+            earlier.iter().map(|(folder, from)| EarlierFolder { folder: open(folder), from: *from });
         Upper::of_member(open(&self.upper), open(base), *from, earlier.collect())
     }
 

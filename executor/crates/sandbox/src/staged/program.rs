@@ -7,7 +7,7 @@
 //!                                  Used ◀─ … and the server has another table ───┘
 //! ```
 
-use a2g_capability::{Earlier, Member, Place};
+use a2g_capability::{EarlierFolder, MemberFolders, Place};
 use a2g_overlay::{Access, LowerRoot, MAX_TABLE_BYTES, Name, NodeId, Table, Upper, UpperBudget, View};
 use a2g_types::error_chain::BoxedError;
 use rustix::fs::{Mode, OFlags, fstat, openat};
@@ -64,16 +64,17 @@ impl Program {
     /// # Errors
     /// If the table cannot be read or does not fit the folders, or nothing can be made in `upper`.
     pub(super) fn open(
-        member: Member,
+        member: MemberFolders,
         upper: OwnedFd,
         access: Access,
         budget: UpperBudget,
     ) -> std::io::Result<StartFiles> {
-        let Member { base, earlier, roots, places, readable: _ } = member;
+        let MemberFolders { base, earlier, roots, places, readable: _ } = member;
         let file = open_table(&base)?;
         let table = read_table(&file, roots.len()).map_err(Error::other)?;
-        let earlier =
-            earlier.into_iter().map(|Earlier { folder, from }| a2g_overlay::Earlier { folder, from });
+        let earlier = earlier
+            .into_iter()
+            .map(|EarlierFolder { folder, from }| a2g_overlay::EarlierFolder { folder, from });
         let contents = Upper::of_member(upper, base.try_clone()?, table.next_content(), earlier.collect());
         let program = Self {
             base,

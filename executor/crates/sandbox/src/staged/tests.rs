@@ -10,7 +10,9 @@ use crate::state::StoreState;
 use crate::termination::end_from_error;
 use crate::typed::a2g::tool::calls::Host as _;
 use crate::{Abort, CallAnswer, CallBackend, CallFuture, CallRequest, Calls, End, Input, JsonText, Sandbox};
-use a2g_capability::{Area, Ceilings, Claims, Earlier, Grant, Member, Mount, Mounts, Place, Tree};
+use a2g_capability::{
+    Area, Ceilings, Claims, EarlierFolder, Grant, MemberFolders, Mount, Mounts, Place, Tree,
+};
 use a2g_overlay::Table;
 use a2g_types::limit::{FileEffects, Layer, LimitMap};
 use futures_util::FutureExt as _;
@@ -173,11 +175,11 @@ impl Guest {
     ) -> Self {
         let changes = tempfile::tempdir().unwrap();
         let bytes = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
-        let member = Member {
+        let member = MemberFolders {
             base: open(base),
             earlier: earlier
                 .iter()
-                .map(|(folder, from)| Earlier { folder: open(folder), from: *from })
+                .map(|(folder, from)| EarlierFolder { folder: open(folder), from: *from })
                 .collect(),
             roots: vec![open(folder.path())],
             places: vec![names.map(|names| Place { root: 0, names: bytes(names) })],

@@ -58,17 +58,17 @@ const STORE: &str = "store";
 /// The beginning of the name of a folder that nothing needs any more.
 const DONE: &str = "done-";
 
-/// The place of the file changes that have not taken effect.
+/// The location of the file changes that have not taken effect.
 #[derive(Debug, Clone)]
-pub enum EffectsPlace {
+pub enum EffectsLocation {
     /// This folder, which one journal alone uses. It is made when a run first needs it.
     Folder(PathBuf),
     /// A temporary folder, for a journal in memory: no later process knows the ends of its runs.
     Temporary,
 }
 
-impl EffectsPlace {
-    /// The place for a journal, in the folder of the configuration.
+impl EffectsLocation {
+    /// The location for a journal, in the folder of the configuration.
     #[must_use]
     pub fn of_journal(folder: &Path, journal: &Path) -> Self {
         Self::Folder(folder.join(journal.file_name().unwrap_or(OsStr::new("journal"))))
@@ -88,7 +88,7 @@ pub struct EffectsSettings {
 
 /// The folders of the runs whose changes are kept apart.
 pub(super) struct EffectsFolder {
-    place: EffectsPlace,
+    location: EffectsLocation,
     settings: EffectsSettings,
     /// The sets of earlier runs, by the intent of the run.
     sets: Mutex<HashMap<IntentId, KeptSet>>,
@@ -104,9 +104,9 @@ pub(super) struct EffectsFolder {
 }
 
 impl EffectsFolder {
-    pub(super) fn new(place: EffectsPlace, settings: EffectsSettings) -> Self {
+    pub(super) fn new(location: EffectsLocation, settings: EffectsSettings) -> Self {
         Self {
-            place,
+            location,
             settings,
             sets: Mutex::default(),
             blocked: Mutex::default(),
@@ -142,12 +142,12 @@ impl EffectsFolder {
         if let Some(folder) = &*opened {
             return Ok(Arc::clone(folder));
         }
-        let folder = Arc::new(match &self.place {
-            EffectsPlace::Folder(path) => {
+        let folder = Arc::new(match &self.location {
+            EffectsLocation::Folder(path) => {
                 std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
                 OpenedFolder::lock(path.clone(), None)?
             }
-            EffectsPlace::Temporary => {
+            EffectsLocation::Temporary => {
                 let private = Permissions::from_mode(0o700);
                 let temporary =
                     tempfile::Builder::new().prefix("a2g-effects-").permissions(private).tempdir()?;
@@ -278,28 +278,28 @@ mod tests {
     fn a_folder_is_private_and_used_by_one_process_and_that_of_a_run_is_removed() {
         let home = tempfile::tempdir().unwrap();
         let base = home.path().join("effects");
-        let place = || EffectsPlace::of_journal(&base, Path::new("/state/journal.db"));
-        let effects = EffectsFolder::new(place(), SETTINGS);
+        let location = || EffectsLocation::of_journal(&base, Path::new("/state/journal.db"));
+        let effects = EffectsFolder::new(location(), SETTINGS);
         let (folder, upper) = effects.make(IntentId::random()).unwrap();
         let path = folder.path();
         assert_eq!(path.parent().unwrap(), base.join("journal.db"));
         for private in [&base, &path, &path.join(UPPER)] {
             assert_eq!(private.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         }
-        let in_use = EffectsFolder::new(place(), SETTINGS).open().map(drop).unwrap_err().to_string();
+        let in_use = EffectsFolder::new(location(), SETTINGS).open().map(drop).unwrap_err().to_string();
         assert!(in_use.contains("another process") && in_use.contains("`effects.folder`"), "{in_use}");
         // Without a runtime, it is removed at once.
         drop((folder, upper));
         assert!(!path.exists());
         drop(effects);
         std::fs::set_permissions(base.join("journal.db"), std::fs::Permissions::from_mode(0o750)).unwrap();
-        let open = EffectsFolder::new(place(), SETTINGS).open().map(drop).unwrap_err().to_string();
+        let open = EffectsFolder::new(location(), SETTINGS).open().map(drop).unwrap_err().to_string();
         assert!(open.contains("open to other users"), "{open}");
     }
 
     #[test]
     fn a_temporary_folder_goes_with_the_last_user() {
-        let effects = EffectsFolder::new(EffectsPlace::Temporary, SETTINGS);
+        let effects = EffectsFolder::new(EffectsLocation::Temporary, SETTINGS);
         let folder = effects.open().unwrap();
         let path = folder.path.clone();
         drop(effects);

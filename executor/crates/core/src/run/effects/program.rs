@@ -320,12 +320,11 @@ impl Member {
     ///
     /// # Errors
     /// If a handle cannot be made, or the run may read too much that was moved into its grant.
-    pub(super) fn to_permit(&self) -> Result<a2g_capability::Member, StageError> {
+    pub(super) fn to_permit(&self) -> Result<a2g_capability::MemberFolders, StageError> {
         let places = self.granted.roots.iter().map(|(place, _)| place.as_ref().map(to_place)).collect();
-        let earlier = self
-            .earlier
-            .iter()
-            .map(|(folder, from)| Ok(a2g_capability::Earlier { folder: folder.try_clone()?, from: *from }));
+        let earlier = self.earlier.iter().map(|(folder, from)| {
+            Ok(a2g_capability::EarlierFolder { folder: folder.try_clone()?, from: *from })
+        });
         let granted = self.granted.places().cloned().collect::<Vec<_>>();
         let moved = self.begun.moved_in(&granted);
         if moved.len() > MAX_READABLE {
@@ -342,7 +341,7 @@ impl Member {
         };
         // Others may have removed some: these are missed when they are read.
         let readable = moved.iter().filter_map(|path| open(path).ok()).collect();
-        Ok(a2g_capability::Member {
+        Ok(a2g_capability::MemberFolders {
             base: self.base.try_clone()?,
             earlier: earlier.collect::<io::Result<_>>()?,
             roots: self.areas.for_look_ups()?,

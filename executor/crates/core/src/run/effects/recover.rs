@@ -3,7 +3,9 @@
 use super::changes::{ApplyError, RunChanges, read_receipt, settle};
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
-use super::{DONE, EffectsFolder, EffectsPlace, EffectsSettings, Fate, OpenedFolder, RunFolder, open_folder};
+use super::{
+    DONE, EffectsFolder, EffectsLocation, EffectsSettings, Fate, OpenedFolder, RunFolder, open_folder,
+};
 use crate::run::RunIdentity;
 use a2g_journal::{IfFull, IntentClaims, JournalError, Stage};
 use a2g_overlay::Recovered;
@@ -153,9 +155,9 @@ impl EffectsFolder {
 
     /// The opened folder and the names in it; `None` if there is none.
     fn list_left(&self) -> io::Result<Option<(Arc<OpenedFolder>, Vec<String>)>> {
-        match &self.place {
-            EffectsPlace::Folder(path) if path.exists() => {}
-            EffectsPlace::Folder(_) | EffectsPlace::Temporary => return Ok(None),
+        match &self.location {
+            EffectsLocation::Folder(path) if path.exists() => {}
+            EffectsLocation::Folder(_) | EffectsLocation::Temporary => return Ok(None),
         }
         let parent = self.open()?;
         let mut names = Vec::new();

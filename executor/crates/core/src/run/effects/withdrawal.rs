@@ -74,14 +74,14 @@ impl EffectsFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::effects::{EffectsPlace, EffectsSettings};
+    use crate::run::effects::{EffectsLocation, EffectsSettings};
     use a2g_types::ident::{AgentDid, ToolName};
     use std::time::Duration;
 
     #[test]
     fn a_run_can_be_stopped_until_its_changes_take_effect() {
         let settings = EffectsSettings { decide_within: Duration::ZERO, keep: Duration::ZERO, max_bytes: 0 };
-        let effects = Arc::new(EffectsFolder::new(EffectsPlace::Temporary, settings));
+        let effects = Arc::new(EffectsFolder::new(EffectsLocation::Temporary, settings));
         let agent = AgentDid::parse("did:aeon:tester:1.0:abc123").unwrap();
         let run = RunIdentity { agent, intent: IntentId::random(), tool: ToolName::parse("tool").unwrap() };
         let withdraw = |intent: IntentId, reason| effects.withdraw_runs(|run| run.intent == intent, reason);

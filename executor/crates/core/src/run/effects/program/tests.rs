@@ -5,7 +5,9 @@ use super::*;
 use crate::run::effects::changes::list_changes;
 use crate::run::effects::roots::RunRoots;
 use a2g_capability::{Area, Authority, Claims, Grant, Mount};
-use a2g_overlay::{ChangeKind, Create, Earlier, Effects, FileTime, How, NewTime, NodeId, UpperBudget, View};
+use a2g_overlay::{
+    ChangeKind, Create, EarlierFolder, Effects, FileTime, How, NewTime, NodeId, UpperBudget, View,
+};
 use a2g_types::limit::Layer;
 use rustix::fs::{CWD, mknodat};
 use serde_json::{Value, json};
@@ -131,7 +133,8 @@ fn take_turn(caller: &Arc<Member>) -> CallTurn {
 /// The files of a run as its process has them. It is not bound by its grant.
 fn view(member: &Member) -> View {
     let earlier = member.earlier.iter();
-    let earlier = earlier.map(|(folder, from)| Earlier { folder: folder.try_clone().unwrap(), from: *from });
+    let earlier =
+        earlier.map(|(folder, from)| EarlierFolder { folder: folder.try_clone().unwrap(), from: *from });
     let base = member.base.try_clone().unwrap();
     let from = member.begun.next_content();
     let contents = Upper::of_member(member.upper().unwrap(), base, from, earlier.collect());

@@ -1,7 +1,7 @@
 //! Folders that are opened again, and names as people read them.
 
 use super::*;
-use crate::run::effects::{EffectsFolder, EffectsPlace, EffectsSettings};
+use crate::run::effects::{EffectsFolder, EffectsLocation, EffectsSettings};
 use a2g_types::ident::IntentId;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl RunRoots {
 #[test]
 fn a_folder_is_opened_again_only_if_it_is_the_same() {
     let settings = EffectsSettings { decide_within: Duration::ZERO, keep: Duration::ZERO, max_bytes: 0 };
-    let effects = EffectsFolder::new(EffectsPlace::Temporary, settings);
+    let effects = EffectsFolder::new(EffectsLocation::Temporary, settings);
     let (folder, _upper) = effects.make(IntentId::random()).unwrap();
     let host = tempfile::tempdir().unwrap();
     let dir = OwnedFd::from(File::open(host.path()).unwrap());

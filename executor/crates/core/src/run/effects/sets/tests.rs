@@ -1,7 +1,7 @@
 //! The room of sets, and the decisions on them.
 
 use super::*;
-use crate::run::effects::{EffectsPlace, EffectsSettings};
+use crate::run::effects::{EffectsLocation, EffectsSettings};
 use std::time::Duration;
 
 /// The room of all sets together, in bytes.
@@ -10,7 +10,7 @@ const ROOM: u64 = 100;
 fn new_folder() -> Arc<EffectsFolder> {
     let minute = Duration::from_secs(60);
     let settings = EffectsSettings { decide_within: minute, keep: minute, max_bytes: ROOM };
-    Arc::new(EffectsFolder::new(EffectsPlace::Temporary, settings))
+    Arc::new(EffectsFolder::new(EffectsLocation::Temporary, settings))
 }
 
 fn agent(name: &str) -> AgentDid {

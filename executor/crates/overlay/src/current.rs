@@ -13,12 +13,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
 /// The roots, and the mount of each.
-pub(crate) struct Places<'a> {
+pub(crate) struct CurrentRoots<'a> {
     roots: &'a [LowerRoot],
     mounts: Vec<u64>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> CurrentRoots<'a> {
     /// # Errors
     /// As `statx`.
     pub(crate) fn new(roots: &'a [LowerRoot]) -> Result<Self, Errno> {
