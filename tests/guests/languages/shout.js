@@ -1,5 +1,5 @@
 // A typed tool in JavaScript, made a component by componentize-js.
-import { log } from "a2g:tool/host@0.2.0";
+import { log } from "a2g:tool/host@0.1.0";
 
 const schema = {
   type: "object",

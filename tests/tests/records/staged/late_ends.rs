@@ -14,8 +14,8 @@ use std::time::Duration;
 const SPARSE: &str = "sparse";
 /// Sizes in bytes of that file, which is one hole and needs no space. The executor hashes it for the list of changes, and
 /// again when it commits it: each takes a second or so.
-const LISTED_BYTES: u64 = 1000 << 20;
-const HELD_BYTES: u64 = 2000 << 20;
+const LISTED_BYTES: u64 = 600 << 20;
+const HELD_BYTES: u64 = 1000 << 20;
 /// Attempts until something comes in that time.
 const ATTEMPTS: usize = 10;
 
