@@ -245,20 +245,38 @@ impl IntentClaims {
     /// Claims an intent in this process.
     ///
     /// # Errors
-    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::Share`] while the agent's
-    /// share is used up; [`JournalError::NoSpace`] while the disk is full or the file is locked;
-    /// [`JournalError::Broken`].
+    /// As for [`Self::claim_with`].
     pub fn claim(
         &self,
         call: &Call,
         keep_until: OffsetDateTime,
         verdict: Option<Arc<Verdict>>,
     ) -> Result<ClaimResult, JournalError> {
+        Ok(match self.claim_with(call, keep_until, verdict, || ())? {
+            Ok(()) => ClaimResult::New,
+            Err(known) => ClaimResult::Known(known),
+        })
+    }
+
+    /// As [`Self::claim`]. Calls `register` in the same step if the claim is new, and returns its result: whoever finds the
+    /// claim finds what that has registered. It must not use this journal.
+    ///
+    /// # Errors
+    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::Share`] while the agent's
+    /// share is used up; [`JournalError::NoSpace`] while the disk is full or the file is locked;
+    /// [`JournalError::Broken`].
+    pub fn claim_with<T>(
+        &self,
+        call: &Call,
+        keep_until: OffsetDateTime,
+        verdict: Option<Arc<Verdict>>,
+        register: impl FnOnce() -> T,
+    ) -> Result<Result<T, KnownIntent>, JournalError> {
         let content = content_hash(call);
         let mut open_intents = self.lock();
         if let Some(open) = open_intents.get_mut(&call.intent) {
             open.extend(keep_until);
-            return Ok(ClaimResult::Known(open.compare_content(content)));
+            return Ok(Err(open.compare_content(content)));
         }
         // Checked after the look-up, so that a repeat of an open intent is answered even while the disk is full.
         let condition = self.backend.condition().borrow().clone();
@@ -278,7 +296,7 @@ impl IntentClaims {
         // Written only when the run starts: an intent that was queued when the process died has not run, and may be
         // sent again.
         open_intents.insert(call.intent, open);
-        Ok(ClaimResult::New)
+        Ok(Ok(register()))
     }
 
     /// Records the start of a claimed intent. Its guest may begin only on [`StartResult::New`].

@@ -137,6 +137,35 @@ fn a_call_that_is_cancelled_leaves_nothing_and_its_program_goes_on() {
     }
 }
 
+/// A call that waits for its turn is cancelled as one that runs.
+#[test]
+fn a_call_that_waits_for_the_files_can_be_cancelled() {
+    let shared = Shared::start_with(Options::new().set("executor.concurrent", 8));
+    let waiting = program(
+        Staged,
+        json!([
+            ["write", "/workspace/p.txt", "p"],
+            start("first", json!([["wait_for", "/workspace/go"], ["write", "/workspace/a.txt", "first"]])),
+            start("second", ruins(&[])),
+            ["wait", "second"],
+            ["wait", "first"],
+            ["read", "/workspace/a.txt"],
+            ["read", "/workspace/b.txt"],
+        ]),
+    );
+    let parent = waiting["intent_id"].as_str().expect("an id");
+    let answer = call_in_background(&shared.executor, "a2g/intent", &waiting);
+    shared.wait_until(&nested(parent, 1), "running");
+    shared.wait_until(&nested(parent, 2), "queued");
+    shared.cancel(&nested(parent, 2));
+    std::fs::write(shared.executor.workspace().join("go"), "").unwrap();
+    let ran = Ran::of(&waiting, &answer.join().unwrap());
+    assert_eq!(code(&ran.outcomes()[3]), "aborted", "{}", ran.report);
+    assert_eq!(ran.outcomes()[5..], [json!("first"), json!("two")]);
+    shared.decide("commit", &ran);
+    assert_eq!(shared.files(), before_but(&[("a.txt", "first"), ("go", ""), ("p.txt", "p")], &[]));
+}
+
 /// Nothing of its calls is left either, although they have succeeded.
 #[test]
 fn a_program_that_does_not_succeed_leaves_nothing_of_its_calls() {

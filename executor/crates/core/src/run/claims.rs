@@ -16,7 +16,7 @@ use super::{ExecutorSettings, LoadedCatalog, Parts, RECEIPT_TIMEOUT};
 use a2g_capability::{Ceilings, Grant, Permit, RootsError, Tree};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::{ClaimError, WaitId};
-use a2g_journal::{ClaimResult, IntentClaims, KnownIntent, Stage, StageSource, StartRequest, StartResult};
+use a2g_journal::{IntentClaims, KnownIntent, Stage, StageSource, StartRequest, StartResult};
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -170,16 +170,15 @@ impl Claims {
             Some(_) => self.slots.reserve_nested(&call.agent),
             None => self.reserve_place(&call.agent).await?,
         };
-        match self.journal_claims.claim(call, admitted.keep_until(), verdict)? {
-            ClaimResult::New => {}
-            ClaimResult::Known(known) => return Ok(ReservedClaim::Known(known)),
-        }
-        match self.intents.claim(call) {
-            Ok(running) => Ok(ReservedClaim::New(place, running)),
-            Err(ClaimError::Stopped(stop)) => {
+        // In one step: whoever finds that the call is queued can end it.
+        let register = || self.intents.claim(call);
+        match self.journal_claims.claim_with(call, admitted.keep_until(), verdict, register)? {
+            Ok(Ok(running)) => Ok(ReservedClaim::New(place, running)),
+            Ok(Err(ClaimError::Stopped(stop))) => {
                 self.release(call.intent).await?;
                 Err(stop_fault(call.intent, &stop))
             }
+            Err(known) => Ok(ReservedClaim::Known(known)),
         }
     }
 

@@ -374,7 +374,19 @@ impl ActiveRun {
 
     /// Removes the run, so that it can no longer be aborted. Returns the reason if it was aborted before.
     pub(super) fn end(&self) -> Option<AbortReason> {
-        self.intents.update(|intents| intents.runs.end(self.id))
+        self.end_with(|| ())
+    }
+
+    /// As [`Self::end`]. Calls `hand_on` in the same step, unless the run was aborted before: whoever does not find the run
+    /// any more finds what that has noted.
+    pub(super) fn end_with(&self, hand_on: impl FnOnce()) -> Option<AbortReason> {
+        self.intents.update(|intents| {
+            let aborted = intents.runs.end(self.id);
+            if aborted.is_none() {
+                hand_on();
+            }
+            aborted
+        })
     }
 }
 

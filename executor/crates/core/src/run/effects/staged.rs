@@ -195,6 +195,20 @@ impl StagedChanges {
         }
     }
 
+    /// Notes that the guest has ended, and is no longer among the active runs: from now on, whoever stops the run finds it
+    /// here.
+    pub(in crate::run) fn note_end(&self) {
+        self.withdrawal.note_end();
+    }
+
+    /// Discards the changes of a run that has not succeeded.
+    ///
+    /// # Errors
+    /// The reason for which somebody has stopped the run meanwhile.
+    pub(in crate::run) fn discard(self) -> Result<(), AbortReason> {
+        self.withdrawal.close()
+    }
+
     /// Lets all changes take effect, or none; those of a call go to the run that makes it, and those of a staged run wait
     /// for a decision from now on.
     ///
@@ -202,7 +216,6 @@ impl StagedChanges {
     /// The reason why none did.
     pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, SettleError> {
         let Self { effects, files, guests: _, run, mode, withdrawal, owner } = self;
-        withdrawal.note_end();
         let withdrawal = match &files {
             // A stop from here on comes too late: its caller gets the changes.
             RunFiles::Call { .. } => {

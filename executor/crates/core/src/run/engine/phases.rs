@@ -116,10 +116,12 @@ impl ClaimedCall {
         }
     }
 
-    /// Makes the end of a run agree with what others were told of it.
-    fn settle_end(&self, claim: &FleetClaim, outcome: &mut Outcome) {
+    /// Makes the end of a run agree with what others were told of it. From here on, whoever stops a run whose changes are
+    /// kept apart finds these.
+    fn settle_end(&self, claim: &FleetClaim, changes: Option<&StagedChanges>, outcome: &mut Outcome) {
+        let hand_on = || changes.into_iter().for_each(StagedChanges::note_end);
         // The receipt has to agree with the answer to the caller that stopped the run, even if the guest ended first.
-        if let Some(reason) = self.running.end() {
+        if let Some(reason) = self.running.end_with(hand_on) {
             outcome.end = End::Aborted(reason);
         } else if !claim.is_held() {
             // Another node may have ended the intent as aborted while the guest was running.
@@ -340,7 +342,7 @@ impl Started {
                 claim.abort_if_lost(&claimed.running, run.instrument(trace::run_span())).await
             }
         };
-        claimed.settle_end(&claim, &mut outcome);
+        claimed.settle_end(&claim, changes.as_ref(), &mut outcome);
         // Only now: a run that was aborted as its guest ended leaves no process.
         if let Some(child) = used {
             child.put_back(&outcome.end);
@@ -350,7 +352,6 @@ impl Started {
             None => None,
         };
         check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
-        // A cancellation from here on comes too late, and gets the receipt.
         let kept = settle(changes, &mut outcome, &engine.clock).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
@@ -371,7 +372,14 @@ async fn settle(
     let run_changes = staged?;
     match outcome.end.status() {
         Status::Success => {}
-        Status::Staged | Status::Failure | Status::Timeout | Status::Aborted => return None,
+        Status::Staged | Status::Failure | Status::Timeout => {
+            // The receipt has to agree with the answer to the caller that stopped the run after its guest.
+            if let Err(reason) = run_changes.discard() {
+                outcome.end = End::Aborted(reason);
+            }
+            return None;
+        }
+        Status::Aborted => return None,
     }
     match run_changes.settle(clock).await {
         Ok(Settled { changes, kept }) => {
