@@ -2,8 +2,8 @@
 
 use super::Effects::{Direct, Staged};
 use super::{
-    BEFORE, Effects, Ran, Shared, arguments, before_but, call, code, entries, nested, program, start,
-    steps_of,
+    BEFORE, Effects, Ran, Shared, arguments, before_but, call, call_under, code, entries, nested, program,
+    start, steps_of,
 };
 use harness::{Options, call_in_background, eventually, result};
 use serde_json::{Value, json};
@@ -136,6 +136,33 @@ fn a_call_that_waits_for_a_person_has_the_files_of_its_program() {
         shared.settle(&ran);
         assert_eq!(shared.files(), before_but(&[("a.txt", "ONE!"), ("b.txt", content)], &[]), "{decision}");
     }
+}
+
+/// Only the files of its program show that: it ends, and does not try again until its verdict expires.
+#[test]
+fn an_approved_call_that_never_can_begin_ends_with_the_reason() {
+    let shared = Shared::start();
+    let many = shared.executor.workspace().join("many");
+    std::fs::create_dir(&many).unwrap();
+    let mut steps = Vec::new();
+    for number in 0..129 {
+        std::fs::write(many.join(number.to_string()), "one of many").unwrap();
+        let paths = ["many", "empty"].map(|folder| format!("/workspace/{folder}/{number}"));
+        steps.push(json!(["rename", paths[0], paths[1]]));
+    }
+    let grant = json!({ "scope": ["/workspace/empty/**"], "verdict": "ESCALATE" });
+    steps.push(call_under(grant, json!([["list", "/workspace/empty"]])));
+    let waiting = program(Staged, steps.into());
+    let answer = call_in_background(&shared.executor, "a2g/intent", &waiting);
+    let id = nested(waiting["intent_id"].as_str().expect("an id"), 1);
+    shared.wait_until(&id, "escalated");
+    let directive = json!({ "intent_id": id, "decision": "APPROVED" });
+    assert_eq!(result(&shared.executor.rpc("g2a/directive", &directive))["accepted"], true);
+    let ran = Ran::of(&waiting, &answer.join().unwrap());
+    let ended = ran.outcomes().last().expect("the call");
+    assert_eq!(code(ended), "failed", "{ended}");
+    assert!(ended["message"].as_str().expect("a message").contains("at most 128"), "{ended}");
+    assert_eq!(shared.report(&id)["status"], "FAILURE");
 }
 
 /// A person who decides on the program while one of its calls runs decides on nothing: its changes do not wait yet.

@@ -216,19 +216,31 @@ impl Turn {
         let Self { claimed, permit, slot, shared_files, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let mut changes = match engine.effects.stage(call, &permit, shared_files, &engine.settings).await {
-            Ok(staged) => staged,
-            Err(refusal) => return Err(claimed.release(refusal).await),
+        let mut staged = match claimed.running.abort_handle().reason() {
+            // Its end is recorded without a run.
+            Some(reason) => Err(reason.message().to_owned()),
+            None => match engine.effects.stage(call, &permit, shared_files, &engine.settings).await {
+                Ok(changes) => Ok(changes),
+                // It never can run, so another attempt would end in the same way. The report says so to all who wait.
+                Err(Fault::Refused { message, .. }) if claimed.approved_by.is_some() => Err(message),
+                Err(refusal) => return Err(claimed.release(refusal).await),
+            },
         };
-        let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
-            Some(upper) => permit.with_upper(upper),
-            None => permit,
-        };
-        let output = engine.output.reserve(run_permit.grant().output().value.bytes());
-        // A map with text keys: serializing it cannot fail.
-        let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
+        let output = engine.output.reserve(permit.grant().output().value.bytes());
         let isolate = &claimed.loaded.isolate;
-        let request = isolate.request(&call.agent, &call.tool, run_permit, arguments);
+        let request = match &mut staged {
+            Ok(changes) => {
+                let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
+                    Some(upper) => permit.with_upper(upper),
+                    None => permit,
+                };
+                // A map with text keys: serializing it cannot fail.
+                let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
+                isolate.request(&call.agent, &call.tool, run_permit, arguments)
+            }
+            Err(reason) => RunRequest::without_start(&permit, reason.clone()),
+        };
+        let changes = staged.ok().flatten();
         // Recovery adds the calls to this receipt.
         let no_calls = NestedCalls::none_yet(request.grant());
         let fallback = claimed.receipt(no_calls, isolate.lost_outcome(&request));
