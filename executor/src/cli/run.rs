@@ -171,7 +171,8 @@ async fn decide_on_changes(
     let decided = executor.changes.commit(intent, &changes.digest, right).await;
     let decision = decided.map_err(|fault| anyhow!("no file was changed: {}", fault.sentence()))?;
     if let Some(reason) = encode::describe_failure(&decision.outcome) {
-        bail!("the file changes were not committed: {reason}");
+        let extent = if decision.outcome.end.is_left_to_operator() { " as a whole" } else { "" };
+        bail!("the file changes were not committed{extent}: {reason}");
     }
     note(format_args!("committed: {summary}"));
     Ok(ExitCode::SUCCESS)

@@ -22,7 +22,7 @@ use a2g_core::run::{ChangeSet, ChangeSetSummary};
 use a2g_govern::Caller;
 use a2g_journal::RunRecord;
 use a2g_types::call::{StoredArguments, main_argument};
-use a2g_types::failure_message::describe;
+use a2g_types::failure_message::{describe, describe_failure};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::node::NodeName;
@@ -553,6 +553,10 @@ pub(super) async fn decide_here(
         },
     };
     match result {
+        // There is no page of these any more.
+        Ok(receipt) if receipt.outcome.end.is_left_to_operator() => {
+            Some(fault_page(&Fault::InvalidRequest(describe_failure(&receipt.outcome))))
+        }
         // The page says how the decision ended.
         Ok(_receipt) => Some(Redirect::to(&path_of(intent)).into_response()),
         Err(fault) => Some(after_fault(console, signed_in, intent, &fault).await),

@@ -61,7 +61,9 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
         // Only a decision on the file changes of another run: its reader knows which one.
         End::NotCommitted(reason) if usage.effects.value.is_direct() => Some(escape_guest_text(reason)),
         End::NotCommitted(reason) => {
-            Some(format!("the tool's file changes were not committed: {}", escape_guest_text(reason)))
+            let extent = if end.is_left_to_operator() { " as a whole" } else { "" };
+            let reason = escape_guest_text(reason);
+            Some(format!("the tool's file changes were not committed{extent}: {reason}"))
         }
         End::LimitReached(limit) => Some(limit_message(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),

@@ -10,7 +10,7 @@ mod changes;
 
 pub use changes::{
     ChangeCounts, ChangeGroup, ChangeState, ChangeWord, ChangedRange, DecisionAct, EntryWord, FileChanges,
-    MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
+    LEFT_TO_OPERATOR, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
 };
 
 use crate::call::{Door, ParentRun};
@@ -150,6 +150,12 @@ impl End {
     #[must_use]
     pub fn abort_reason(&self) -> Option<AbortReason> {
         if let Self::Aborted(reason) = self { Some(*reason) } else { None }
+    }
+
+    /// `true` for changes that could be neither applied nor taken back as a whole.
+    #[must_use]
+    pub fn is_left_to_operator(&self) -> bool {
+        if let Self::NotCommitted(reason) = self { reason.starts_with(LEFT_TO_OPERATOR) } else { false }
     }
 
     /// The status of this end.

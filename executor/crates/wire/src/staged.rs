@@ -102,7 +102,7 @@ pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     let Some(StagedState { state, until, by }) = state else {
         return format!(
             "{subject} were not in force when it ended, and waited for a decision. The node that ran it knows what has \
-             become of them."
+             become of them, unless they are left to its operator (see its log)."
         );
     };
     let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));

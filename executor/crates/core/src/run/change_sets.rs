@@ -137,14 +137,15 @@ impl ChangeSets {
     /// # Errors
     /// As [`Self::find`].
     pub async fn state_of(&self, receipt: &Receipt) -> Result<Option<ChangeState>, Fault> {
-        if !has_set(receipt) {
+        // An operator has to look at the latter.
+        if !has_set(receipt) || self.effects.is_blocked(receipt.intent) {
             return Ok(None);
         }
         if let Some(summary) = self.effects.summary(receipt.intent) {
             return Ok(Some(summary.state));
         }
-        // Another node of the fleet has them, or an operator has to look.
-        if self.effects.is_blocked(receipt.intent) || self.receipt(receipt.intent).await?.is_none() {
+        // Another node of the fleet has them.
+        if self.receipt(receipt.intent).await?.is_none() {
             return Ok(None);
         }
         let decisions = self.decisions(receipt).await?;

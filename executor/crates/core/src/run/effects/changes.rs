@@ -8,7 +8,7 @@ use a2g_overlay::{
     CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, Recovered, Table, Upper, commit,
     recover, undo,
 };
-use a2g_types::outcome::Receipt;
+use a2g_types::outcome::{LEFT_TO_OPERATOR, Receipt};
 use a2g_types::stored;
 use a2g_types::tool::Digest;
 use rustix::fs::{Mode, OFlags, openat, renameat};
@@ -53,9 +53,7 @@ impl ApplyError {
     pub(in crate::run) fn into_reason(self) -> String {
         match self {
             Self::Unchanged(reason) => reason,
-            Self::Unsettled(reason) => {
-                format!("{reason}; some changes may be in force: see the executor's log")
-            }
+            Self::Unsettled(reason) => format!("{LEFT_TO_OPERATOR}: {reason}"),
         }
     }
 }

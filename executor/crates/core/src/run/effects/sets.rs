@@ -124,10 +124,11 @@ pub(super) struct KeptSet {
 }
 
 impl EffectsFolder {
-    /// The sets of the selected agents, newest first.
+    /// The sets of the selected agents, newest first, without those that are left to an operator.
     pub(in crate::run) fn list(&self, filter: AgentFilter<'_>) -> Vec<ChangeSetSummary> {
         let sets = self.sets.lock();
-        let selected = sets.values().filter(|set| filter(&set.summary.agent));
+        let is_selected = |set: &&KeptSet| set.phase != Phase::Stuck && filter(&set.summary.agent);
+        let selected = sets.values().filter(is_selected);
         let mut summaries = selected.map(|set| set.summary.clone()).collect::<Vec<_>>();
         drop(sets);
         summaries.sort_by_key(|summary| std::cmp::Reverse((summary.since, summary.intent)));
@@ -136,7 +137,8 @@ impl EffectsFolder {
 
     /// The number of the sets of the selected agents that wait for a decision.
     pub(in crate::run) fn waiting_count(&self, filter: AgentFilter<'_>) -> usize {
-        let is_counted = |set: &&KeptSet| is_waiting(set) && filter(&set.summary.agent);
+        let is_counted =
+            |set: &&KeptSet| is_waiting(set) && set.phase != Phase::Stuck && filter(&set.summary.agent);
         self.sets.lock().values().filter(is_counted).count()
     }
 
@@ -254,7 +256,8 @@ impl EffectsFolder {
 
     /// `true` if the state of the changes of a run is not known, because an operator has to look at them.
     pub(in crate::run) fn is_blocked(&self, intent: IntentId) -> bool {
-        self.blocked.lock().contains(&intent)
+        let is_stuck = |set: &KeptSet| set.phase == Phase::Stuck;
+        self.blocked.lock().contains(&intent) || self.sets.lock().get(&intent).is_some_and(is_stuck)
     }
 
     /// As [`Self::withdraw_sets`], for one set.

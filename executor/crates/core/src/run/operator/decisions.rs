@@ -181,9 +181,11 @@ impl Operator {
             Status::Success => Ok(DirectiveOutcome::Applied),
             Status::Staged | Status::Failure | Status::Timeout | Status::Aborted => {
                 let reason = describe_failure(&receipt.outcome);
-                Err(Fault::InvalidRequest(format!(
-                    "the file changes are not in force, and still wait: {reason}"
-                )))
+                Err(Fault::InvalidRequest(if receipt.outcome.end.is_left_to_operator() {
+                    reason
+                } else {
+                    format!("the file changes are not in force, and still wait: {reason}")
+                }))
             }
         }
     }
