@@ -2,6 +2,7 @@
 //! installs from PyPI, and are skipped without it.
 
 mod catalogues;
+mod changes;
 mod commands;
 mod elsewhere;
 mod ends;

@@ -31,7 +31,7 @@ pub(super) fn register_all(module: &mut RpcModule<Arc<Executor>>) -> Result<(), 
     })?;
     register(module, "a2g/discard", &ALL_ROLES, async |executor, MethodCaller { caller, .. }, params| {
         let intent = decode::decision_params(&params)?;
-        check_visible(&executor, &caller, intent)?;
+        check_visible(&executor, &caller, intent).await?;
         let may_decide = caller.decision_right().is_some();
         let may_discard = |agent: &AgentDid| may_decide || caller.may_cancel(agent);
         let receipt = executor.changes.discard(intent, &may_discard, caller.name()).await?;
@@ -63,7 +63,7 @@ fn list(executor: &Executor, caller: &Caller) -> Encoded {
 /// The changes of one run, with their list.
 async fn show(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
     // Before the receipt is read, whose length would show in the time of the answer.
-    check_visible(executor, caller, intent)?;
+    check_visible(executor, caller, intent).await?;
     let found = executor.changes.find(intent).await?.filter(|set| caller.may_read(&set.summary.agent));
     let ChangeSet { summary, receipt, decisions } = found.ok_or_else(|| unknown_fault(intent))?;
     let decided = decisions.iter().filter_map(|decision| EffectsDecision::of_receipt(decision)).collect();
@@ -73,10 +73,17 @@ async fn show(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<
     Ok(encode::effects(&[effects_set(summary, changes, Some(decided))]))
 }
 
-/// Checks that a caller may see a run. To an agent, the runs of other agents do not exist.
-fn check_visible(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<(), Fault> {
-    let agent = executor.queries.agent_of_start(intent)?;
-    if agent.is_some_and(|agent| caller.may_read(&agent)) { Ok(()) } else { Err(unknown_fault(intent)) }
+/// Checks that a caller may see a run of this node. To an agent, the runs of other agents do not exist.
+async fn check_visible(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<(), Fault> {
+    match executor.queries.agent_of_start(intent)? {
+        Some(agent) if caller.may_read(&agent) => Ok(()),
+        Some(_) => Err(unknown_fault(intent)),
+        None => {
+            let may_read = |agent: &AgentDid| caller.may_read(agent);
+            let elsewhere = executor.changes.find_elsewhere(intent, &may_read).await;
+            Err(elsewhere.map_or_else(|| unknown_fault(intent), |message| Fault::invalid("/intent", message)))
+        }
+    }
 }
 
 fn effects_set(

@@ -16,7 +16,7 @@ use super::effects::{
     ApplyError, ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet, wrong_state_fault,
 };
 use super::faults::{busy_fault, stop_fault};
-use super::fleet::{FleetClaim, StartOutcome};
+use super::fleet::{FleetClaim, Node, StartOutcome};
 use super::open_intents::OpenIntents;
 use super::policies::Policies;
 use super::slots::Slots;
@@ -69,6 +69,7 @@ pub struct ChangeSets {
     policies: Arc<Policies>,
     journal: Arc<Journal>,
     claims: Arc<Claims>,
+    node: Arc<Node>,
     slots: Arc<Slots>,
     intents: Arc<OpenIntents>,
     clock: Arc<dyn Clock>,
@@ -82,6 +83,7 @@ impl ChangeSets {
             policies: Arc::clone(&parts.policies),
             journal: Arc::clone(&parts.journal),
             claims,
+            node: Arc::clone(&parts.node),
             slots: Arc::clone(&parts.slots),
             intents: Arc::clone(&parts.intents),
             clock: Arc::clone(&parts.clock),
@@ -163,7 +165,7 @@ impl ChangeSets {
         digest: &Digest,
         right: DecisionRight<'_>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let taken = self.effects.take(intent, DecisionAct::Commit.applies_to())?;
+        let taken = self.take(intent, DecisionAct::Commit).await?;
         if taken.summary.digest != *digest {
             return Err(Fault::InvalidRequest(format!(
                 "the file changes of the intent `{intent}` have the digest `{}`, and not the given one: look at them again \
@@ -201,9 +203,32 @@ impl ChangeSets {
         intent: IntentId,
         right: DecisionRight<'_>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let taken = self.effects.take(intent, DecisionAct::Undo.applies_to())?;
+        let taken = self.take(intent, DecisionAct::Undo).await?;
         self.check_author(&taken.summary, &right)?;
         self.decide(taken, DecisionAct::Undo, right.by().to_owned(), Some(right.author())).await
+    }
+
+    /// Takes a set for a decision of a caller who may decide on the changes of every agent.
+    async fn take(&self, intent: IntentId, act: DecisionAct) -> Result<TakenSet, Fault> {
+        match self.effects.take(intent, act.applies_to()) {
+            Ok(taken) => Ok(taken),
+            Err(fault) => match self.find_elsewhere(intent, &super::all_agents).await {
+                Some(elsewhere) => Err(Fault::InvalidRequest(elsewhere)),
+                None => Err(fault),
+            },
+        }
+    }
+
+    /// Where the changes of an intent of the selected agents are, and what to do, as a sentence; `None` unless its run was at
+    /// another node of the fleet, and while that cannot be asked.
+    pub async fn find_elsewhere(&self, intent: IntentId, filter: AgentFilter<'_>) -> Option<String> {
+        let (agent, node) = self.node.find_node_of_run(intent).await.ok().flatten()?;
+        filter(&agent).then(|| {
+            format!(
+                "the call `{intent}` ran at the node `{node}`, which has its file changes if it has made any: send this to that \
+                 node, or use the console of any node"
+            )
+        })
     }
 
     /// `true` if changes of an intent of the selected agents wait for a decision.

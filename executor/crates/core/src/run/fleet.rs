@@ -428,6 +428,25 @@ impl Node {
         }
     }
 
+    /// The agent of an intent that has run at another node, and that node.
+    pub(super) async fn find_node_of_run(
+        &self,
+        intent: IntentId,
+    ) -> Result<Option<(AgentDid, NodeName)>, Fault> {
+        let Some(fleet) = &self.fleet else { return Ok(None) };
+        let Some(found) = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
+            return Ok(None);
+        };
+        match found.state {
+            FoundState::Ended(_) if found.node != *fleet.member.node() => {
+                let agent =
+                    AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
+                Ok(Some((agent, found.node)))
+            }
+            FoundState::Ended(_) | FoundState::Open | FoundState::Denied(_) => Ok(None),
+        }
+    }
+
     /// The agent and the stage of an intent that another node has claimed.
     pub(super) async fn find_stage_in_fleet(
         &self,
