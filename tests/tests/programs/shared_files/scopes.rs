@@ -3,8 +3,8 @@
 
 use super::Effects::{Atomic, Direct, Staged};
 use super::{
-    BEFORE, Effects, Entries, ISOLATIONS, Shared, TOOL, before_but, brought, call, call_under, code, entries,
-    granted, missing, program, steps_of,
+    BEFORE, Effects, Entries, ISOLATIONS, NETWORK, Shared, TOOL, before_but, brought, call, call_under, code,
+    entries, granted, missing, program, steps_of,
 };
 use harness::{AGENT, Options, intent, result};
 use serde_json::{Value, json};
@@ -428,6 +428,31 @@ fn a_staged_call_is_refused_unless_its_program_is_staged() {
         assert_eq!(shared.files(), entries(BEFORE), "{effects:?}");
     }
     assert!(shared.sets().iter().all(|set| set["state"] != "waiting"), "{:?}", shared.sets());
+}
+
+/// What it sends could not be taken back with the changes of its program.
+#[test]
+fn a_call_with_a_network_is_refused_unless_its_program_changes_files_at_once() {
+    let online = Options::new().set("ceilings.network_allowed", true);
+    let shared = Shared::start_with(online.set("network.allowed_domains", json!(["*.example"])));
+    for effects in Effects::ALL {
+        for has_network in [true, false] {
+            shared.set_files(BEFORE);
+            let sends = json!(["call", NETWORK, { "grant": { "network": has_network } }]);
+            let ran = shared.run(&program(effects, json!([["write", "/workspace/a.txt", "ONE"], sends])));
+            let ended = &ran.outcomes()[1];
+            if has_network && effects != Direct {
+                assert_eq!(code(ended), "denied", "{effects:?}: {ended}");
+                assert_eq!(ended["detail"]["blocked_by"], "scope_unenforceable", "{effects:?}: {ended}");
+                let message = ended["message"].as_str().expect("a message");
+                assert!(message.contains("over the network") && message.contains(TOOL), "{message}");
+            } else {
+                assert_eq!(code(ended), "", "{effects:?} {has_network}: {ended}");
+            }
+            shared.settle(&ran);
+            assert_eq!(shared.files(), before_but(&[("a.txt", "ONE")], &[]), "{effects:?} {has_network}");
+        }
+    }
 }
 
 /// A call under `atomic` is one with its program if that is kept apart, and else one for itself.
