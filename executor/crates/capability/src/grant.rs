@@ -163,6 +163,27 @@ impl GrantView {
         Self(Arc::new(grant))
     }
 
+    /// The same grant, with at most `max` of a limit.
+    pub(super) fn narrow(self, limit: Limit, max: u64) -> Self {
+        if self.limits[limit].value <= max {
+            return self;
+        }
+        let bound = Bound { value: max, layer: Layer::Executor };
+        Self::new(Grant {
+            engine: self.engine,
+            limits: LimitMap::from_fn(|each| if each == limit { bound } else { self.limits[each] }),
+            network: self.network,
+            reach: self.reach.clone(),
+            network_budgets: self.network_budgets,
+            roots: self.roots.clone(),
+            emptied_by: self.emptied_by,
+            access: self.access,
+            effects: self.effects,
+            hard_links: self.hard_links,
+            calls: self.calls.clone(),
+        })
+    }
+
     /// Returns `true` if both are views of the same grant, not only of equal ones.
     #[must_use]
     pub fn is_same_grant(&self, other: &Self) -> bool {

@@ -6,6 +6,7 @@ use super::limits::Claims;
 use super::roots::{Mounts, Roots, RootsError};
 use super::scope::{Area, ScopeError, Tree};
 use super::upper::Upper;
+use a2g_types::limit::Limit;
 use std::path::PathBuf;
 
 /// The authority of one run: a grant whose folders are open.
@@ -89,6 +90,12 @@ impl Permit {
     #[must_use]
     pub fn with_upper(self, upper: Upper) -> Self {
         Self { upper: Some(upper), ..self }
+    }
+
+    /// Lets the run write at most `max_bytes` to files; its grant may allow less.
+    #[must_use]
+    pub fn narrow_written(self, max_bytes: u64) -> Self {
+        Self { grant: self.grant.narrow(Limit::Written, max_bytes), ..self }
     }
 
     /// Takes out the folder for the run's file changes, with the run's part in a program. `None` as [`Self::upper`].

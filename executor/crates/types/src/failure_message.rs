@@ -1,7 +1,7 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
-use crate::limit::{Access, Layer, Limit, LimitRow};
+use crate::limit::{Access, FileEffects, Layer, Limit, LimitRow};
 use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
@@ -175,7 +175,10 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
     let Some(row) = limit.row() else { return "the tool used up its call stack".to_owned() };
     if row.is_budget() {
         return match usage.budgets.granted(limit) {
-            Some(granted) => exceeded_budget(row, granted, usage.budgets.layer(limit)),
+            Some(granted) => {
+                let exceeded = exceeded_budget(row, granted, usage.budgets.layer(limit));
+                format!("{exceeded}{}", room_notice(limit, usage))
+            }
             None => format!("the tool ran out of {}", row.resource),
         };
     }
@@ -195,6 +198,17 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
     match usage.start_memory_bytes {
         Some(bytes) => start_memory_message(bytes, usage),
         None => reached_limit(row.resource, usage.memory.value, usage.memory.layer),
+    }
+}
+
+/// The other reason for the budget of a staged run.
+fn room_notice(limit: Limit, usage: &Usage) -> &'static str {
+    let is_of_executor = usage.budgets.layer(limit) == Layer::Executor;
+    if limit == Limit::Written && usage.effects.value == FileEffects::Staged && is_of_executor {
+        "; a staged run has at most what the changes that wait for a decision leave of `effects.max_mb`: decide on some of \
+         them, and run it again"
+    } else {
+        ""
     }
 }
 

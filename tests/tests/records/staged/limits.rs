@@ -10,10 +10,12 @@ use serde_json::json;
 const HOUR: i64 = 3600;
 /// More than a MiB, which is the limit of the tests.
 const LARGE_BYTES: usize = 80 * CHUNK_BYTES;
+/// So much of half a MiB, which is the share of an agent, that no other run may begin.
+const FITTING_CHUNKS: u64 = 25;
 const CHUNK_BYTES: usize = 16_384;
 
-/// A tool that creates a file with [`LARGE_BYTES`].
-fn large(name: &str) -> Tool {
+/// A tool that creates a file with so many chunks.
+fn large(name: &str, chunks: u64) -> Tool {
     let opens = format!(
         r#"(if (call $create (i32.const 3) @"{name}") (then (unreachable)))
            (memory.fill (i32.const 65536) (i32.const 120) (i32.const {CHUNK_BYTES}))"#
@@ -21,7 +23,7 @@ fn large(name: &str) -> Tool {
     let writes = format!(
         "(if (call $write (global.get $fd) (i32.const 65536) (i32.const {CHUNK_BYTES})) (then (unreachable)))"
     );
-    tool_of_body(name, "staged", repeat(&opens, 80, &writes))
+    tool_of_body(name, "staged", repeat(&opens, chunks, &writes))
 }
 
 /// Sleeps until the executor has looked for sets whose time is over at least once.
@@ -113,10 +115,12 @@ fn one_mb(options: Options) -> Options {
 
 #[test]
 fn waiting_changes_that_use_all_space_refuse_other_staged_runs() {
-    let tools = [large("one"), large("two"), edits("together", "atomic"), edits("direct", "direct")];
+    let [one, two] = ["one", "two"].map(|name| large(name, FITTING_CHUNKS));
+    let tools = [one, two, edits("together", "atomic"), edits("direct", "direct")];
     let fixture = StagedFixture::start_with(tools, one_mb);
     let run = fixture.stage("one");
-    assert!(fixture.set(&run)["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{}", run.report);
+    let used = fixture.set(&run)["bytes"].as_u64().unwrap();
+    assert!((3 << 17..=1 << 19).contains(&used), "{used}: {}", run.report);
     for tool in ["two", "together"] {
         let refused = fixture.ask("agent", "a2g/execute", &execute(tool, json!({})));
         let message = error(&refused, -32003)["message"].as_str().expect("a message");
@@ -131,9 +135,21 @@ fn waiting_changes_that_use_all_space_refuse_other_staged_runs() {
     let run = fixture.stage("two");
     // Once it is in force, its space is free for others, at the cost of the undo.
     decided(&fixture.decide("anna", Act::Commit, &run), "SUCCESS");
-    assert_eq!(fixture.files()["two"].len(), LARGE_BYTES);
+    assert!(fixture.files().contains_key("two"));
     let run = fixture.stage("one");
     fixture.succeed("agent", Act::Discard, &run);
+}
+
+/// It has room when it begins, and may not use more than that.
+#[test]
+fn a_run_that_writes_more_than_is_left_ends() {
+    let fixture = StagedFixture::start_with([large("beyond", 40), edits(EDITS, "staged")], one_mb);
+    let ended = fixture.ask("agent", "a2g/execute", &execute("beyond", json!({})));
+    let fault = error(&ended, -32003);
+    assert_eq!(fault["data"]["limit"], "written_bytes", "{ended}");
+    assert!(fault["message"].as_str().is_some_and(|message| message.contains("effects.max_mb")), "{ended}");
+    assert!(fixture.sets("otto").is_empty());
+    fixture.stage(EDITS);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const CHUNK_BYTES: usize = 16_384;
 
-/// A tool that creates a file of 2.5 MiB.
+/// A tool that creates a file of 1.75 MiB.
 fn large(name: &str) -> Tool {
     let opens = format!(
         r#"(if (call $create (i32.const 3) @"{name}") (then (unreachable)))
@@ -17,7 +17,7 @@ fn large(name: &str) -> Tool {
     let writes = format!(
         "(if (call $write (global.get $fd) (i32.const 65536) (i32.const {CHUNK_BYTES})) (then (unreachable)))"
     );
-    tool_of_body(name, "staged", repeat(&opens, 160, &writes))
+    tool_of_body(name, "staged", repeat(&opens, 112, &writes))
 }
 
 /// Asserts that a call is refused for lack of space, and which.
@@ -35,7 +35,7 @@ fn what_waits_of_one_agent_leaves_half_of_the_space_to_others() {
         assert_no_room(&fixture.ask("agent", "a2g/execute", &execute(tool, json!({}))), "half");
     }
     assert_eq!(fixture.files(), entries(BEFORE));
-    // Others have their own half, until all of it is used.
+    // Others have their own half, until nearly all is used.
     let small = fixture.stage_as_other(EDITS);
     let large = fixture.stage_as_other("large");
     assert_no_room(&fixture.ask("other", "a2g/execute", &execute_as_other(EDITS)), "all of");

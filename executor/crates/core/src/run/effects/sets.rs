@@ -42,6 +42,8 @@ const VERSION: u32 = 1;
 const MAX_WAITING: usize = 1_000;
 /// The maximum number of waiting sets of one agent.
 const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
+/// The room with which a run may begin to make a set, in bytes; an eighth of all room if that is less.
+const MIN_ROOM: u64 = 1 << 20;
 /// The maximum number of all sets.
 const MAX_SETS: usize = 4_000;
 
@@ -198,24 +200,53 @@ impl EffectsFolder {
 
     /// Checks that another run may keep its changes apart. An agent has half of the room.
     pub(super) fn check_room(&self, agent: &AgentDid, mode: FileEffects) -> Result<(), Fault> {
-        const ALL: &str = "the file changes that wait for a decision use all of `effects.max_mb`: decide on some of them \
-                           first (`a2g-executor effects list`)";
-        const SHARE: &str = "the file changes of this agent that wait for a decision use its half of `effects.max_mb`: \
+        const ALL: &str = "the file changes that wait for a decision use nearly all of `effects.max_mb`: decide on some of \
+                           them first (`a2g-executor effects list`)";
+        const SHARE: &str = "the file changes of this agent that wait for a decision use nearly its half of `effects.max_mb`: \
                              decide on some of them first (`a2g-executor effects list`)";
         const MANY: &str = "too many sets of file changes wait for a decision: decide on some of them first (`a2g-executor \
                             effects list`)";
-        let sets = self.sets.lock();
-        let waiting = sets.values().filter(|set| is_waiting(set));
-        let all = Use::of(waiting.clone());
-        let own = Use::of(waiting.filter(|set| set.summary.agent == *agent));
-        if all.bytes >= self.settings.max_bytes {
+        let waiting = Waiting::of(&self.sets.lock(), agent);
+        let min = (self.settings.max_bytes / 8).min(MIN_ROOM);
+        if waiting.left(self.settings.max_bytes) < min {
             return Err(busy_fault(ALL));
         }
-        if own.bytes >= self.settings.max_bytes / 2 {
+        if waiting.left_of_share(self.settings.max_bytes) < min {
             return Err(busy_fault(SHARE));
         }
-        let has_many = all.sets >= MAX_WAITING || own.sets >= MAX_WAITING_PER_AGENT;
+        let has_many = waiting.all.sets >= MAX_WAITING || waiting.own.sets >= MAX_WAITING_PER_AGENT;
         if mode == FileEffects::Staged && has_many { Err(busy_fault(MANY)) } else { Ok(()) }
+    }
+
+    /// The space that is left for changes of an agent that wait, in bytes.
+    pub(super) fn room(&self, agent: &AgentDid) -> u64 {
+        Waiting::of(&self.sets.lock(), agent).room(self.settings.max_bytes)
+    }
+
+    /// Remembers changes that wait from now on, if there is room for them.
+    ///
+    /// # Errors
+    /// The reason why there is none, as a clause.
+    pub(super) fn remember_waiting(
+        &self,
+        run: &RunIdentity,
+        changes: &FileChanges,
+        folder: String,
+        stored: StoredSet,
+    ) -> Result<(), String> {
+        // Compared in the same step: other runs may have ended since this one began.
+        let mut sets = self.sets.lock();
+        let room = Waiting::of(&sets, &run.agent).room(self.settings.max_bytes);
+        if stored.bytes > room {
+            return Err(format!(
+                "they use {} KiB, and what waits for a decision leaves {} KiB of `effects.max_mb` to this agent: decide on some \
+                 of that first (`a2g-executor effects list`), and run it again",
+                stored.bytes.div_ceil(1 << 10),
+                room >> 10
+            ));
+        }
+        sets.insert(run.intent, KeptSet::new(run, FileEffects::Staged, changes, folder, stored, 0));
+        Ok(())
     }
 
     /// Remembers a set of changes. `decisions` is the number of decisions on it so far.
@@ -228,19 +259,7 @@ impl EffectsFolder {
         stored: StoredSet,
         decisions: u32,
     ) {
-        let summary = ChangeSetSummary {
-            intent: run.intent,
-            agent: run.agent.clone(),
-            tool: run.tool.clone(),
-            mode,
-            state: stored.state.state(),
-            count: changes.count,
-            digest: changes.digest,
-            bytes: stored.bytes,
-            since: from_micros(stored.since),
-            until: from_micros(stored.until),
-        };
-        let set = KeptSet { summary, folder, decisions, phase: Phase::Idle, is_withdrawn: false };
+        let set = KeptSet::new(run, mode, changes, folder, stored, decisions);
         self.sets.lock().insert(run.intent, set);
     }
 
@@ -312,6 +331,60 @@ impl EffectsFolder {
             forgotten.push(set.summary.intent);
         }
         forgotten
+    }
+}
+
+impl KeptSet {
+    fn new(
+        run: &RunIdentity,
+        mode: FileEffects,
+        changes: &FileChanges,
+        folder: String,
+        stored: StoredSet,
+        decisions: u32,
+    ) -> Self {
+        let summary = ChangeSetSummary {
+            intent: run.intent,
+            agent: run.agent.clone(),
+            tool: run.tool.clone(),
+            mode,
+            state: stored.state.state(),
+            count: changes.count,
+            digest: changes.digest,
+            bytes: stored.bytes,
+            since: from_micros(stored.since),
+            until: from_micros(stored.until),
+        };
+        Self { summary, folder, decisions, phase: Phase::Idle, is_withdrawn: false }
+    }
+}
+
+/// The room that waiting sets use: all of them, and those of one agent, which has half of the room.
+struct Waiting {
+    all: Use,
+    own: Use,
+}
+
+impl Waiting {
+    fn of(sets: &HashMap<IntentId, KeptSet>, agent: &AgentDid) -> Self {
+        let waiting = sets.values().filter(|set| is_waiting(set));
+        let own = Use::of(waiting.clone().filter(|set| set.summary.agent == *agent));
+        Self { all: Use::of(waiting), own }
+    }
+
+    /// The bytes that are left of `max_bytes` for all agents.
+    fn left(&self, max_bytes: u64) -> u64 {
+        max_bytes.saturating_sub(self.all.bytes)
+    }
+
+    /// The bytes that are left of the agent's half of `max_bytes`.
+    fn left_of_share(&self, max_bytes: u64) -> u64 {
+        (max_bytes / 2).saturating_sub(self.own.bytes)
+    }
+
+    /// The bytes that the agent may use.
+    fn room(&self, max_bytes: u64) -> u64 {
+        self.left(max_bytes).min(self.left_of_share(max_bytes))
     }
 }
 

@@ -187,6 +187,15 @@ impl StagedChanges {
         self.guests.take()
     }
 
+    /// The number of bytes that the run may write, because its changes will wait beside those that wait already; `None` if
+    /// they will not wait.
+    pub(in crate::run) fn max_written(&self) -> Option<u64> {
+        match self.mode {
+            FileEffects::Staged => Some(self.effects.room(&self.run.agent)),
+            FileEffects::Direct | FileEffects::Atomic => None,
+        }
+    }
+
     /// The run's part in a program; `None` if it shares its files with no other run.
     pub(in crate::run) fn member(&self) -> Option<Arc<Member>> {
         match &self.files {
@@ -302,7 +311,8 @@ impl Settling {
         let stored = stored.map_err(|error| no_space(&error))?;
         // The receipt names them, so they have to outlast a power failure as it does.
         syncfs(run_changes.upper.dir()).map_err(|error| no_space(&error.into()))?;
-        let kept = Kept::new(effects, run_changes, &run, mode, &changes, Some(stored));
+        effects.remember_waiting(&run, &changes, run_changes.folder.name.clone(), stored)?;
+        let kept = Kept::new(effects, run_changes, &run, mode, Some(stored));
         // A stop of the run from here on finds the set.
         withdrawal.close().map_err(SettleError::Withdrawn)?;
         Ok(Settled { changes: Some(changes), kept: Some(kept) })
@@ -331,8 +341,12 @@ impl Settling {
         let keep = effects.settings.keep;
         let now = clock.now();
         // Without the file, they cannot be undone, and nothing else is wrong.
-        let stored = (!keep.is_zero()).then(|| run_changes.mark(KeptState::InForce, now, now + keep).ok());
-        let kept = Kept::new(effects, run_changes, &run, mode, &changes, stored.flatten());
+        let marked = (!keep.is_zero()).then(|| run_changes.mark(KeptState::InForce, now, now + keep).ok());
+        let stored = marked.flatten();
+        if let Some(set) = stored {
+            effects.remember(&run, mode, &changes, run_changes.folder.name.clone(), set, 0);
+        }
+        let kept = Kept::new(effects, run_changes, &run, mode, stored);
         Ok(Settled { changes: Some(changes), kept: Some(kept) })
     }
 }
@@ -364,12 +378,8 @@ impl Kept {
         run: RunChanges,
         identity: &RunIdentity,
         mode: FileEffects,
-        changes: &FileChanges,
         stored: Option<StoredSet>,
     ) -> Self {
-        if let Some(stored) = stored {
-            effects.remember(identity, mode, changes, run.folder.name.clone(), stored, 0);
-        }
         let owner = identity.agent.as_str().into();
         Self { effects, run: Some(run), intent: identity.intent, owner, mode, stored }
     }

@@ -230,9 +230,13 @@ impl Turn {
         let isolate = &claimed.loaded.isolate;
         let request = match &mut staged {
             Ok(changes) => {
-                let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
-                    Some(upper) => permit.with_upper(upper),
+                let narrowed = match changes.as_ref().and_then(StagedChanges::max_written) {
+                    Some(max_bytes) => permit.narrow_written(max_bytes),
                     None => permit,
+                };
+                let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
+                    Some(upper) => narrowed.with_upper(upper),
+                    None => narrowed,
                 };
                 // A map with text keys: serializing it cannot fail.
                 let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// The room of all sets together, in bytes.
 const ROOM: u64 = 100;
+/// The room with which a run may begin.
+const LEAST: u64 = ROOM / 8;
 
 fn new_folder() -> Arc<EffectsFolder> {
     let minute = Duration::from_secs(60);
@@ -60,8 +62,9 @@ fn an_agent_has_half_of_the_room_for_what_waits() {
     let modes = [FileEffects::Atomic, FileEffects::Staged];
     // What is in force counts for nobody.
     add(&effects, "greedy", KeptState::InForce, 90, 0);
-    add(&effects, "greedy", KeptState::Waiting, ROOM / 2 - 1, 0);
+    add(&effects, "greedy", KeptState::Waiting, ROOM / 2 - LEAST, 0);
     modes.iter().for_each(|mode| effects.check_room(&agent("greedy"), *mode).unwrap());
+    assert_eq!((effects.room(&agent("greedy")), effects.room(&agent("other"))), (LEAST, ROOM / 2));
     add(&effects, "greedy", KeptState::Waiting, 1, 0);
     for mode in modes {
         let message = refusal(&effects, "greedy", mode);
@@ -73,6 +76,30 @@ fn an_agent_has_half_of_the_room_for_what_waits() {
         let message = refusal(&effects, "third", mode);
         assert!(message.contains("all of `effects.max_mb`"), "{message}");
     }
+}
+
+#[test]
+fn changes_wait_only_if_there_is_room_for_them() {
+    let effects = new_folder();
+    let wait = |of: &str, bytes| {
+        let run = RunIdentity {
+            intent: IntentId::random(),
+            agent: agent(of),
+            tool: ToolName::parse("tool").unwrap(),
+        };
+        let digest = Digest([0; 32]);
+        let changes = FileChanges { count: 1, digest, counts: None, shown: Vec::new(), decisions: None };
+        let stored = StoredSet { version: VERSION, state: KeptState::Waiting, since: 0, until: 1, bytes };
+        effects.remember_waiting(&run, &changes, format!("{}-0", run.intent), stored)
+    };
+    // Both have begun while there was room for each of them.
+    wait("one", 40).unwrap();
+    assert!(wait("one", 11).unwrap_err().contains("`effects.max_mb`"));
+    wait("one", 10).unwrap();
+    wait("two", 50).unwrap();
+    assert!(wait("three", 1).is_err());
+    let waiting = effects.list(&|_: &AgentDid| true);
+    assert_eq!(waiting.iter().map(|set| set.bytes).sum::<u64>(), ROOM);
 }
 
 #[test]
