@@ -16,6 +16,7 @@ use a2g_types::call::Call;
 use a2g_types::failure_message;
 use a2g_types::fault::Fault;
 use a2g_types::outcome::Receipt;
+use a2g_types::tool::accepts_more_members;
 use a2g_types::verdict::Verdict;
 use a2g_wire::mcp::Revision;
 use a2g_wire::mcp::elicit::{self, ElicitAction, ElicitAnswer, Elicitation, PersonDecision};
@@ -159,7 +160,9 @@ impl McpDoor {
         let tools = self.executor.catalogue.tools();
         let tool = tools.iter().find(|tool| tool.name == receipt.tool);
         Some(StagedNotice {
-            has_output_schema: tool.is_none_or(|tool| tool.result_schema.is_some()),
+            is_result_closed: tool.is_none_or(|tool| {
+                tool.result_schema.as_ref().is_some_and(|schema| !accepts_more_members(schema))
+            }),
             state: staged_state(&self.executor, receipt).await,
             decider: self.decider,
             page: self.console_url.changes_page(receipt.intent),

@@ -93,6 +93,48 @@ pub struct Descriptor {
     pub signature: Option<ToolSignature>,
 }
 
+/// Keywords of a schema that restrict no value.
+const ANNOTATIONS: [&str; 9] = [
+    "$schema",
+    "$comment",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+];
+/// Further keywords of an object's schema that restrict no member without a name in `properties`.
+const NAMED_MEMBERS: [&str; 4] = ["type", "properties", "required", "minProperties"];
+
+/// `true` if the schema is that of an object, and accepts further members beside the ones that it names. `false` also
+/// for a schema with keywords whose meaning this function does not follow.
+#[must_use]
+pub fn accepts_more_members(schema: &Value) -> bool {
+    schema.get("type").is_some_and(|kind| kind == "object") && has_only(schema, &NAMED_MEMBERS)
+}
+
+/// The members of an object that its schema names and does not restrict. None for a schema with keywords whose meaning
+/// this function does not follow.
+#[must_use]
+pub fn unrestricted_members(schema: &Value) -> BTreeSet<String> {
+    let mut keywords = NAMED_MEMBERS.to_vec();
+    // It is for members without a name.
+    keywords.push("additionalProperties");
+    let is_simple = has_only(schema, &keywords);
+    let named = schema.get("properties").and_then(Value::as_object).filter(|_| is_simple);
+    let accepts_all = |schema: &Value| *schema == Value::Bool(true) || has_only(schema, &[]);
+    let members = named.into_iter().flatten().filter(|(_, schema)| accepts_all(schema));
+    members.map(|(name, _)| name.clone()).collect()
+}
+
+/// `true` if a schema is an object with annotations, these keywords, and no others.
+fn has_only(schema: &Value, keywords: &[&str]) -> bool {
+    let is_known = |keyword: &str| ANNOTATIONS.contains(&keyword) || keywords.contains(&keyword);
+    schema.as_object().is_some_and(|schema| schema.keys().all(|keyword| is_known(keyword)))
+}
+
 /// A verified signature of a tool's package. It describes the check, and is not evidence of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolSignature {
@@ -240,6 +282,7 @@ impl DeclaredFilesystem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_formatted_digest_parses_to_itself() {
@@ -250,6 +293,39 @@ mod tests {
             ["", &text[1..], &text.to_uppercase(), &format!("{text}0"), &"g".repeat(64), &"ü".repeat(32)]
         {
             assert!(Digest::parse(bad).is_err(), "{bad}");
+        }
+    }
+    #[test]
+    fn only_members_that_no_keyword_restricts_are_unrestricted() {
+        let open = json!({
+            "type": "object",
+            "required": ["result", "stdout"],
+            "properties": {
+                "result": { "description": "Any value." },
+                "any": true,
+                "stdout": { "type": "string" },
+                "none": false,
+            },
+        });
+        assert!(accepts_more_members(&open));
+        let unrestricted = unrestricted_members(&open);
+        assert_eq!(unrestricted.iter().map(String::as_str).collect::<Vec<_>>(), ["any", "result"]);
+        for (keyword, more, is_unrestricted) in [
+            ("additionalProperties", json!(false), true),
+            ("patternProperties", json!({ "^r": { "type": "string" } }), false),
+            ("allOf", json!([{ "properties": { "result": { "type": "string" } } }]), false),
+            ("maxProperties", json!(2), false),
+        ] {
+            let mut schema = open.clone();
+            schema[keyword] = more;
+            assert!(!accepts_more_members(&schema), "{keyword}");
+            assert_eq!(!unrestricted_members(&schema).is_empty(), is_unrestricted, "{keyword}");
+        }
+        for schema in
+            [json!(true), json!({}), json!({ "type": ["object", "null"] }), json!({ "$ref": "#/a" })]
+        {
+            assert!(!accepts_more_members(&schema), "{schema}");
+            assert!(unrestricted_members(&schema).is_empty(), "{schema}");
         }
     }
 }

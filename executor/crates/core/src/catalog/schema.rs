@@ -13,10 +13,12 @@ mod tests;
 pub use bounds::UnboundedSchemaError;
 
 use super::CatalogError;
+use a2g_types::tool::unrestricted_members;
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use metered::{Exhausted, Metered, MeteredJson};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The maximum number of steps of one validation. A step takes some tens of nanoseconds.
 const MAX_STEPS: u64 = 4_000_000;
@@ -29,7 +31,10 @@ const MAX_MESSAGE_CHARS: usize = 300;
 
 /// A compiled schema.
 #[derive(Debug)]
-pub struct Schema(Validator<MeteredJson>);
+pub struct Schema {
+    validator: Validator<MeteredJson>,
+    unrestricted_members: BTreeSet<String>,
+}
 
 /// The reason why a schema cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -102,8 +107,14 @@ impl Schema {
             // As in draft 2020-12, a format is an annotation, in every draft.
             .should_validate_formats(false)
             .build(schema)
-            .map(Self)
+            .map(|validator| Self { validator, unrestricted_members: unrestricted_members(schema) })
             .map_err(|error| SchemaError::Invalid(shorten(&error.to_string())))
+    }
+
+    /// The members of an object that satisfy the schema with any value.
+    #[must_use]
+    pub fn unrestricted_members(&self) -> &BTreeSet<String> {
+        &self.unrestricted_members
     }
 
     /// Validates a value within [`MAX_STEPS`]: up to some tenths of a second.
@@ -130,11 +141,11 @@ impl Schema {
     }
 
     fn check_within(&self, steps: u64, value: &Value) -> Result<Result<(), Violation>, Exhausted> {
-        if metered::run_within(steps, || self.0.is_valid(Metered(value)))? {
+        if metered::run_within(steps, || self.validator.is_valid(Metered(value)))? {
             return Ok(Ok(()));
         }
         let explanation = metered::run_within(MAX_EXPLANATION_STEPS, || {
-            self.0.validate(Metered(value)).err().map(|error| Violation::new(&error))
+            self.validator.validate(Metered(value)).err().map(|error| Violation::new(&error))
         });
         let violation = explanation.ok().flatten().unwrap_or_else(|| Violation {
             pointer: String::new(),

@@ -66,8 +66,8 @@ pub struct StagedNotice {
     pub page: Option<String>,
     /// The reason why the decision in a form had no effect, if it had none.
     pub refusal: Option<String>,
-    /// `true` if the tool may have an `outputSchema`, which the structured content then has to match.
-    pub has_output_schema: bool,
+    /// `true` if the tool may have an `outputSchema` that refuses a further member in the structured content.
+    pub is_result_closed: bool,
 }
 
 /// Makes the results of one revision.
@@ -276,7 +276,7 @@ impl ResultEncoder {
         let mut content = vec![ContentBlock::text(result_text(result))];
         content.extend(staged_text(receipt, notice).map(ContentBlock::text));
         content.extend(artifacts);
-        let is_open = notice.is_some_and(|notice| !notice.has_output_schema);
+        let is_open = notice.is_some_and(|notice| !notice.is_result_closed);
         let marked =
             meta.effects.as_ref().filter(|_| is_open).and_then(|effects| mark_staged(result, effects));
         self.call(content, self.structured(marked.as_ref().unwrap_or(result)), false, meta)
@@ -538,7 +538,7 @@ fn result_text(result: &JsonText) -> String {
 fn staged_text(receipt: &Receipt, notice: Option<&StagedNotice>) -> Option<String> {
     let state = notice.and_then(|notice| notice.state.as_ref());
     let mut text = staged::text(receipt, state)?;
-    let Some(StagedNotice { state: _, decider, page, refusal, has_output_schema: _ }) = notice else {
+    let Some(StagedNotice { state: _, decider, page, refusal, is_result_closed: _ }) = notice else {
         return Some(text);
     };
     if let Some(reason) = refusal {

@@ -514,12 +514,12 @@ fn a_list_of_code_has_one_page() {
 
 #[test]
 fn a_staged_run_tells_a_model_that_its_changes_wait() {
-    let notice = |state: StagedState, has_output_schema| StagedNotice {
+    let notice = |state: StagedState, is_result_closed| StagedNotice {
         state: Some(state),
         decider: Decider::Approver,
         page: Some("https://x/console/changes/1".to_owned()),
         refusal: None,
-        has_output_schema,
+        is_result_closed,
     };
     let result = |encoder: ResultEncoder, value: Value, notice: Option<&StagedNotice>| -> Value {
         let result = encoder.receipt_result(&staged_receipt(value), None, None, notice);
