@@ -55,6 +55,10 @@ impl fmt::Display for ToolError {
 
 impl Error for ToolError {}
 
+/// The part of a message about a relative path.
+const RELATIVE_PATH: &str =
+    "; a run has no working directory: name an absolute path, such as `/workspace/notes.txt`";
+
 /// The code follows from the kind of the error. The message is that of the error without the system's error number.
 /// [`AtPath::at`] adds the path.
 impl From<io::Error> for ToolError {
@@ -87,8 +91,9 @@ pub trait AtPath<T> {
 impl<T> AtPath<T> for io::Result<T> {
     fn at(self, path: impl AsRef<Path>) -> Result<T, ToolError> {
         self.map_err(|error| {
+            let advice = if path.as_ref().is_absolute() { "" } else { RELATIVE_PATH };
             let path = path.as_ref().to_string_lossy();
-            let message = format!("`{path}`: {}", io_words(&error));
+            let message = format!("`{path}`: {}{advice}", io_words(&error));
             ToolError::new(io_code(&error), message).with_detail(json!({ "path": path }))
         })
     }
@@ -175,5 +180,8 @@ mod tests {
         assert_eq!(error.message(), "`/data/x`: gone");
         assert_eq!(error.detail(), Some(&json!({ "path": "/data/x" })));
         assert_eq!(error.to_string(), "`/data/x`: gone (not_found)");
+        let failed: io::Result<()> = Err(io::Error::new(ErrorKind::NotFound, "gone"));
+        let Err(relative) = failed.at("data/x") else { unreachable!("the result is an error") };
+        assert!(relative.message().ends_with(RELATIVE_PATH), "{relative}");
     }
 }

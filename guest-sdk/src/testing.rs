@@ -26,6 +26,7 @@
 //! [`Network`], and there are no other tools unless it makes [`Tools`].
 
 pub(crate) mod network;
+mod result_table;
 pub(crate) mod tools;
 
 use std::ops::{Deref, DerefMut};
@@ -37,6 +38,7 @@ use crate::{Arguments, Context, Descriptor, Level, ToolError};
 
 pub use crate::http::Answer;
 pub use network::Network;
+pub use result_table::result_table;
 pub use tools::{Call, Tools};
 
 /// One line of the log.

@@ -77,10 +77,12 @@ export function makeFiles(getDirectories) {
       return bytes.length;
     },
 
-    /** What a folder holds, sorted by name: objects with `name` and `type`. */
+    /** What a folder holds, sorted by name: objects with `name`, `path` and `type`. */
     list(path) {
       const entries = open("list", path, { directory: true }, { read: true }, readFolder);
-      return entries.sort((a, b) => (a.name < b.name ? -1 : 1));
+      const folder = path.endsWith("/") ? path : `${path}/`;
+      const found = entries.map(({ name, type }) => ({ name, path: `${folder}${name}`, type }));
+      return found.sort((a, b) => (a.name < b.name ? -1 : 1));
     },
 
     /** Type, size in bytes and time of the last change. */

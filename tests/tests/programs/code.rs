@@ -224,7 +224,10 @@ fn javascript_programs() {
             ("[...fs.readBytes('/workspace/out.txt')]", Result(json!([195, 164]))),
             (
                 "fs.list('/workspace')",
-                Result(json!([{ "name": "in.txt", "type": "file" }, { "name": "out.txt", "type": "file" }])),
+                Result(json!([
+                    { "name": "in.txt", "path": "/workspace/in.txt", "type": "file" },
+                    { "name": "out.txt", "path": "/workspace/out.txt", "type": "file" },
+                ])),
             ),
             (
                 "fs.read('/workspace/none')",

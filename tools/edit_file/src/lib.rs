@@ -4,7 +4,7 @@
 use std::fs;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 
 mod occurrence;
 mod replace;
@@ -27,11 +27,14 @@ struct EditFile {
     replace_all: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Edited {
+    /// The path as it was given.
     path: String,
+    /// How many occurrences were replaced.
     replacements: usize,
+    /// The size of the file now.
     bytes_written: usize,
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 use sha2::{Digest, Sha256, Sha512};
 
 /// Size of one read, in bytes.
@@ -31,12 +31,15 @@ enum Algorithm {
     Blake3,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Hashed {
+    /// The path as it was given.
     path: String,
     algorithm: Algorithm,
+    /// In lower-case hexadecimal.
     digest: String,
+    /// The size of the file.
     bytes: u64,
 }
 
@@ -173,5 +176,11 @@ mod tests {
     fn the_manifest_matches_the_tool() {
         let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
         assert!(differences.is_empty(), "{differences:?}");
+    }
+
+    #[test]
+    fn the_manifest_has_the_schema_of_the_result() {
+        let table = testing::result_table(hash_file);
+        assert!(include_str!("../tool.toml").contains(&table), "{table}");
     }
 }

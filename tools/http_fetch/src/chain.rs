@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use a2g_guest_sdk::http::Response;
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 
 use crate::hop::Hop;
 
 /// A redirect that was followed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 pub(crate) struct Redirect {
     /// The status that asked for it.
     status: u16,
-    /// URL of the redirect target.
+    /// Where it leads.
     url: String,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use a2g_guest_sdk::http::{HeaderMap, Response};
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
@@ -97,16 +97,24 @@ enum Encoding {
     Base64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Fetched {
+    /// The URL that answered, after the redirects.
     url: String,
+    /// The HTTP status. An answer such as 404 is a result, and no error.
     status: u16,
+    /// The values of each header of the answer, by its name in lower case.
     headers: BTreeMap<String, Vec<String>>,
+    /// How many headers did not fit.
     headers_left_out: usize,
+    /// The body, as `encoding` says.
     body: String,
+    /// "utf-8" for text, "base64" for anything else.
     encoding: Encoding,
+    /// The size of the body in bytes.
     size: usize,
+    /// The redirects that were followed, in order.
     redirects: Vec<Redirect>,
 }
 

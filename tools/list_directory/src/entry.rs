@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 
 /// Type of a directory entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde", rename_all = "snake_case")]
 pub(crate) enum Kind {
     File,
@@ -31,14 +31,18 @@ impl From<FileType> for Kind {
     }
 }
 
-/// A name below the listed directory, and what could be learnt about it.
-#[derive(Debug, Serialize)]
+/// A file, directory or link below the listed directory.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 pub(crate) struct Entry {
-    /// Relative to the listed directory, with `/` between names.
+    /// Its path, below the listed one, as other tools take it.
     path: String,
+    /// Its path relative to the listed directory.
+    relative: String,
+    /// Links are listed and not followed.
     kind: Kind,
-    /// In bytes, of files only: the size of a directory means something else on each filesystem.
+    // The size of a directory means something else on each filesystem.
+    /// In bytes, of files only.
     size: Option<u64>,
     /// In whole seconds since 1970.
     modified: Option<u64>,
@@ -47,9 +51,10 @@ pub(crate) struct Entry {
 impl Entry {
     /// The grant may allow to see a name but not to look at what it stands for; the entry then says
     /// less.
-    pub(crate) fn new(relative: &Path, kind: Kind, metadata: Option<&Metadata>) -> Self {
+    pub(crate) fn new(path: &Path, relative: &Path, kind: Kind, metadata: Option<&Metadata>) -> Self {
         Self {
-            path: relative.to_string_lossy().into_owned(),
+            path: path.to_string_lossy().into_owned(),
+            relative: relative.to_string_lossy().into_owned(),
             kind,
             size: metadata.filter(|_| kind == Kind::File).map(Metadata::len),
             modified: metadata.and_then(modified_seconds),

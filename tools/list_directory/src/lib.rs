@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 
 mod entry;
 mod listing;
@@ -35,11 +35,14 @@ fn default_entries() -> usize {
     DEFAULT_ENTRIES
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Listed {
+    /// The path as it was given.
     path: String,
+    /// Sorted by name; what is in a directory follows it directly.
     entries: Vec<Entry>,
+    /// Whether there are more entries.
     truncated: bool,
 }
 

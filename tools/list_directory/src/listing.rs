@@ -48,7 +48,7 @@ impl<'a> Listing<'a> {
             let relative = directory.join(name);
             let path = root.join(&relative);
             let metadata = fs::symlink_metadata(&path).ok();
-            self.entries.push(Entry::new(&relative, kind, metadata.as_ref()));
+            self.entries.push(Entry::new(&path, &relative, kind, metadata.as_ref()));
             if self.recursive && kind == Kind::Directory {
                 let below = self.names(&path).unwrap_or_else(|error| {
                     let message = format!("`{}` is listed without content: {error}", path.display());

@@ -22,9 +22,16 @@ fn run(arguments: Value) -> Result<Value, ToolError> {
     testing::invoke(list_directory, arguments).result
 }
 
+/// The relative path of each entry, whose absolute path has to lie below the listed directory.
 fn paths(listed: &Value) -> Vec<&str> {
-    let entries = listed["entries"].as_array().unwrap();
-    entries.iter().map(|entry| entry["path"].as_str().unwrap()).collect()
+    let folder = listed["path"].as_str().unwrap();
+    let mut paths = Vec::new();
+    for entry in listed["entries"].as_array().unwrap() {
+        let relative = entry["relative"].as_str().unwrap();
+        assert_eq!(entry["path"], format!("{folder}/{relative}"));
+        paths.push(relative);
+    }
+    paths
 }
 
 #[test]
@@ -83,4 +90,10 @@ fn failures_are_named() {
 fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
+}
+
+#[test]
+fn the_manifest_has_the_schema_of_the_result() {
+    let table = testing::result_table(list_directory);
+    assert!(include_str!("../tool.toml").contains(&table), "{table}");
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
@@ -47,15 +47,21 @@ enum Encoding {
     Base64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Part {
+    /// The path as it was given.
     path: String,
+    /// What was read, as `encoding` says.
     content: String,
     encoding: Encoding,
+    /// Where `content` starts, in bytes.
     offset: u64,
+    /// How many bytes of the file were read. The next part starts at `offset + bytes_read`.
     bytes_read: usize,
+    /// The size of the whole file in bytes.
     size: u64,
+    /// Whether nothing follows.
     eof: bool,
 }
 

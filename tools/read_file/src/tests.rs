@@ -108,3 +108,9 @@ fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }
+
+#[test]
+fn the_manifest_has_the_schema_of_the_result() {
+    let table = testing::result_table(read_file);
+    assert!(include_str!("../tool.toml").contains(&table), "{table}");
+}

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 use regex::bytes::{Regex, RegexBuilder};
 
 mod globs;
@@ -57,11 +57,14 @@ fn default_matches() -> usize {
     DEFAULT_MATCHES
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Found {
+    /// One for each matching line, in the order of the paths.
     matches: Vec<Match>,
+    /// How many text files were searched.
     files_searched: usize,
+    /// Whether something that may match was left out.
     truncated: bool,
 }
 
@@ -71,8 +74,9 @@ fn search_text(ctx: &mut Context, arguments: SearchText) -> Result<Found, ToolEr
     let pattern = compile(&arguments)?;
     let globs = Globs::new(&arguments.include, &arguments.exclude)?;
     ctx.progress(None, "listing files");
-    let walked = walk::files(ctx, Path::new(&arguments.path), &globs)?;
-    let mut search = Search::new(pattern, arguments.max_matches, arguments.context_lines);
+    let root = Path::new(&arguments.path);
+    let walked = walk::files(ctx, root, &globs)?;
+    let mut search = Search::new(root, pattern, arguments.max_matches, arguments.context_lines);
     search.truncated = walked.truncated;
     let total = walked.files.len();
     let report_every = total.div_ceil(PROGRESS_REPORTS).max(1);

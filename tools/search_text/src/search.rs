@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 use regex::bytes::Regex;
 
 /// A file with a NUL byte in its first part is taken for binary, as `grep` does.
@@ -21,23 +21,30 @@ const LEAD_CHARS: usize = 100;
 const TOTAL_TEXT_BYTES: usize = 4 << 20;
 
 /// One matching line.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 pub(crate) struct Match {
+    /// The path of the file, as other tools take it.
     path: String,
+    /// Its path relative to the searched directory; of a searched file, its name.
+    relative: String,
     /// From 1.
     line: u64,
     /// In characters, from 1: where the first match in the line starts.
     column: usize,
+    /// The line; of a long one, the part around the match.
     text: String,
+    /// The lines before it, if `context_lines` asks for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     before: Vec<String>,
+    /// The lines after it, if `context_lines` asks for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     after: Vec<String>,
 }
 
 /// A search in the making.
-pub(crate) struct Search {
+pub(crate) struct Search<'a> {
+    root: &'a Path,
     pattern: Regex,
     max_matches: usize,
     context_lines: usize,
@@ -50,9 +57,11 @@ pub(crate) struct Search {
     pub(crate) truncated: bool,
 }
 
-impl Search {
-    pub(crate) fn new(pattern: Regex, max_matches: usize, context_lines: usize) -> Self {
+impl<'a> Search<'a> {
+    /// A search of what is at `root`.
+    pub(crate) fn new(root: &'a Path, pattern: Regex, max_matches: usize, context_lines: usize) -> Self {
         Self {
+            root,
             pattern,
             max_matches,
             context_lines,
@@ -109,6 +118,7 @@ impl Search {
         let column = lead.chars().count() + 1;
         let found = Match {
             path: path.to_string_lossy().into_owned(),
+            relative: self.relative(path),
             line,
             column,
             text: excerpt(bytes, column),
@@ -117,6 +127,13 @@ impl Search {
         };
         self.text_bytes += found.text.len() + before.iter().map(String::len).sum::<usize>();
         self.matches.push(found);
+    }
+
+    /// The path relative to the searched directory; the name of a searched file.
+    fn relative(&self, path: &Path) -> String {
+        let below = path.strip_prefix(self.root).ok().filter(|below| !below.as_os_str().is_empty());
+        let relative = below.or_else(|| path.file_name().map(Path::new)).unwrap_or(path);
+        relative.to_string_lossy().into_owned()
     }
 
     /// Adds a line to the context of the matches shortly before it, from `first` on.

@@ -57,8 +57,12 @@ fn lines_and_columns() {
     let found = run(folder, json!({ "pattern": "none" })).unwrap();
     let nothing = json!({ "matches": [], "files_searched": 2, "truncated": false });
     assert_eq!(found, nothing);
-    let one = json!({ "path": folder.join("b/c.txt"), "pattern": "T" });
-    check(folder, one, &["b/c.txt:1:1:Two"]);
+    let file = folder.join("b/c.txt");
+    for (searched, relative) in [(folder, "b/c.txt"), (file.as_path(), "c.txt")] {
+        let found = run(folder, json!({ "path": searched, "pattern": "T" })).unwrap();
+        assert_eq!(lines(folder, &found), ["b/c.txt:1:1:Two"]);
+        assert_eq!(found["matches"][0]["relative"], relative);
+    }
 }
 
 #[test]
@@ -157,4 +161,10 @@ fn progress_is_reported() {
 fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
+}
+
+#[test]
+fn the_manifest_has_the_schema_of_the_result() {
+    let table = testing::result_table(search_text);
+    assert!(include_str!("../tool.toml").contains(&table), "{table}");
 }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
+use a2g_guest_sdk::{schemars, serde};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
@@ -48,10 +48,12 @@ enum Mode {
     Append,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 #[serde(crate = "serde")]
 struct Written {
+    /// How many bytes this call wrote.
     bytes_written: usize,
+    /// The path as it was given.
     path: String,
 }
 

@@ -1,7 +1,7 @@
 # Each call of a tool is an intent of its own, with its own verdict, limits and report.
 folder = "/workspace/notes"
 entries = tools.list_directory(path=folder)["entries"]
-notes = tools.parallel([("read_file", {"path": f"{folder}/{entry['path']}"}) for entry in entries])
+notes = tools.parallel([("read_file", {"path": entry["path"]}) for entry in entries])
 try:
     tools.read_file(path="/etc/passwd")
     refused = "nothing"

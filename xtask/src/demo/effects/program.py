@@ -4,7 +4,7 @@ import os
 
 folder = "/workspace/notes"
 archive = f"{folder}/archive"
-names = [entry["path"] for entry in tools.list_directory(path=folder)["entries"]]
+names = [entry["relative"] for entry in tools.list_directory(path=folder)["entries"]]
 texts = [tools.read_file(path=f"{folder}/{name}")["content"] for name in names]
 os.mkdir(archive)
 final = []
