@@ -110,20 +110,19 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str(
-                "this run has no network: it needs `network = true` in `tool.toml`, and has to be allowed by the \
-                 verdict, the agent's standing policy and the executor's configuration; \
-                 `usage.limits.network_allowed` in the report names the layer that turned it off",
+                "this run has no network: do without it, or ask the operator, who can see in \
+                 `usage.limits.network_allowed` of the report which layer turned it off: `network = true` in \
+                 `tool.toml`, the verdict, the agent's standing policy and the configuration all have to allow it",
             ),
             Self::Invalid(what) => f.write_str(what),
             Self::Denied(what) => write!(
                 f,
-                "the executor refused the request: {what}; `usage.denied` in the report names the rule, and the \
-                 governor's policy and the executor's configuration can allow the request"
+                "the executor refused the request: {what}; use another address, or ask the operator to allow it \
+                 (`usage.denied` in the report names the rule)"
             ),
             Self::Limit(what) => write!(
                 f,
-                "a limit of the executor was reached: {what}; request less, or have the limit raised in \
-                 the executor's configuration"
+                "a limit of the executor was reached: {what}; request less, or ask the operator to raise it"
             ),
             Self::Timeout(what) => {
                 write!(f, "{what}; set a longer timeout, up to that of the run, or request less")

@@ -94,14 +94,15 @@ impl UsablePaths {
     /// The changes that would help.
     fn advice(&self) -> &'static str {
         match (self.patterns.is_empty(), self.is_closed) {
-            (false, false) => "name an absolute path inside, or widen `paths`",
+            (false, false) => "name an absolute path inside, or ask the operator to widen `paths`",
             (false, true) => {
-                "name an absolute path inside, or widen `paths` and the executor's `ceilings.filesystem_scope`"
+                "name an absolute path inside, or ask the operator to widen `paths` and the executor's \
+                 `ceilings.filesystem_scope`"
             }
-            (true, false) => "widen `paths`",
+            (true, false) => "ask the operator to widen `paths`",
             (true, true) => {
-                "widen `paths` and the executor's `ceilings.filesystem_scope`, and create the folder there or map it with \
-                 `[[mount]]`"
+                "ask the operator to widen `paths` and the executor's `ceilings.filesystem_scope`, and to create the \
+                 folder there or map it with `[[mount]]`"
             }
         }
     }

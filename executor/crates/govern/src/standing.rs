@@ -53,11 +53,16 @@ pub enum StandingPolicyError {
         agent: AgentDid,
     },
     /// The policy does not list the tool.
-    #[error("{0} does not list the tool `{tool}`; add it under `capabilities.tools`", tool = .0.tool)]
+    #[error(
+        "{0} does not list the tool `{tool}`; use another one, or ask the operator to add it under \
+         `capabilities.tools`",
+        tool = .0.tool
+    )]
     NotListed(PolicyRef),
     /// The policy lists the tool and does not allow it.
     #[error(
-        "{0} does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true",
+        "{0} does not allow the tool `{tool}`; use another one, or ask the operator to set \
+         `capabilities.tools.{tool}.allowed` to true",
         tool = .0.tool
     )]
     NotAllowed(PolicyRef),
@@ -439,7 +444,7 @@ mod tests {
         assert_eq!(
             refusal.to_string(),
             "the standing policy `7` of `did:aeon:tester:1.0:a` does not list the tool `read_file`; \
-             add it under `capabilities.tools`"
+             use another one, or ask the operator to add it under `capabilities.tools`"
         );
     }
 

@@ -190,7 +190,8 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
         );
     }
     if limit == Limit::Output {
-        return reached_limit(row.resource, usage.output.value, usage.output.layer);
+        let reached = reached_limit(row.resource, usage.output.value, usage.output.layer);
+        return format!("{reached}: print and return less, or write it to a file and return the path");
     }
     if limit != Limit::Memory {
         return format!("the tool reached its {} limit", row.resource);

@@ -59,8 +59,8 @@ const MAX_COMPARED_BYTES: usize = 128;
 /// ones.
 const CHARACTERS_PER_TYPO: usize = 3;
 
-/// Returns ` (did you mean `x`?)` with the nearest of the `known` names of which `name` is a misspelling or the
-/// beginning; an empty text if there is none.
+/// Returns ` (did you mean `x`?)` with the nearest of the `known` names of which `name` is a misspelling, or else the
+/// only one of which it is the beginning or a word; an empty text if there is none.
 // A caller learns nothing new from this: every caller may list the tools and the methods.
 #[must_use]
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
@@ -72,8 +72,9 @@ pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     let typos = known.iter().map(|known| (strsim::osa_distance(&name, &known.to_lowercase()), known));
     let max_typos = (name.chars().count() / CHARACTERS_PER_TYPO).max(1);
     let nearest = typos.filter(|(typos, _)| *typos <= max_typos).min_by_key(|(typos, _)| *typos);
-    let mut completions =
-        known.iter().filter(|known| name.len() >= CHARACTERS_PER_TYPO && known.starts_with(&name));
+    let completes =
+        |known: &str| known.starts_with(&name) || known.split(['_', '-']).any(|word| word == name);
+    let mut completions = known.iter().filter(|known| name.len() >= CHARACTERS_PER_TYPO && completes(known));
     let suggestion = match (nearest, completions.next(), completions.next()) {
         (Some((_, nearest)), _, _) => Some(nearest),
         (None, Some(only), None) => Some(only),
@@ -367,12 +368,16 @@ mod tests {
             ("hashfile", "hash_file"),
             ("Read-File", "read_file"),
             ("list_dir", "list_directory"),
+            ("read", "read_file"),
+            ("text", "search_text"),
             ("a2g/exceute", "a2g/execute"),
             ("a2g/intend", "a2g/intent"),
         ] {
             assert_eq!(did_you_mean(name, known), format!(" (did you mean `{nearest}`?)"), "{name}");
         }
-        for name in ["", "fly", "a2g/fly", "a2g", "execute_command", "nothing", &"hash_file".repeat(20)] {
+        for name in
+            ["", "fly", "a2g/fly", "a2g", "execute_command", "nothing", "file", &"hash_file".repeat(20)]
+        {
             assert_eq!(did_you_mean(name, known), "", "{name}");
         }
     }

@@ -49,7 +49,8 @@ fn standard_output_is_cut_at_exactly_its_limit() {
         let report = run(tool).limit("output");
         assert_eq!(
             report.sentence(),
-            "the tool reached its output limit of 1000 bytes, set by a condition of the verdict"
+            "the tool reached its output limit of 1000 bytes, set by a condition of the verdict: print and return less, \
+             or write it to a file and return the path"
         );
         assert_eq!(report.0["truncated"], true);
         assert!(report.in_force("max_output_bytes")["used"].as_u64().is_some_and(|used| used <= 1000));

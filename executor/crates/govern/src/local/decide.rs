@@ -96,7 +96,10 @@ struct PermittedCall<'a> {
 }
 
 fn no_policy_reason(call: &Call) -> PolicyDenialError {
-    let message = format!("no policy of this governor covers `{}`; add a policy file for it", call.agent);
+    let message = format!(
+        "no policy of this governor covers `{}`; ask the operator to add a policy file for it",
+        call.agent
+    );
     PolicyDenialError(message)
 }
 
@@ -124,7 +127,9 @@ fn permit<'a>(
     let denial_error = |reason: String| PolicyDenialError(format!("{} {reason}", policy_label(policy)));
     let Some((tool_rule, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         let remedy = match origin {
-            PolicyOrigin::File | PolicyOrigin::McpCommand => "add it under `capabilities.tools`",
+            PolicyOrigin::File | PolicyOrigin::McpCommand => {
+                "use another one, or ask the operator to add it under `capabilities.tools`"
+            }
             PolicyOrigin::Program => OWN_POLICY_ADVICE,
         };
         return Err(denial_error(format!("does not list the tool `{tool}`; {remedy}")));
@@ -137,7 +142,8 @@ fn permit<'a>(
     }
     if !tool_rule.allowed {
         return Err(denial_error(format!(
-            "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
+            "does not allow the tool `{tool}`; use another one, or ask the operator to set \
+             `capabilities.tools.{tool}.allowed` to true"
         )));
     }
     let breach_error = |breach: &dyn std::error::Error| {

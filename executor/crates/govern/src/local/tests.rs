@@ -152,9 +152,9 @@ fn all_four_decisions() {
 fn the_denial_of_a_call_that_no_policy_allows_says_what_to_change() {
     let mine = [policy(Some(AGENT), &[("off", ToolRule::default())])];
     let others = [policy(Some("did:aeon:other:1.0:b"), &[("read_file", rule())])];
-    let unlisted = "the policy of `did:aeon:tester:1.0:a` (version `7`) does not list the tool `read_file`; add it under `capabilities.tools`";
-    let off = "the policy of `did:aeon:tester:1.0:a` (version `7`) does not allow the tool `off`; set `capabilities.tools.off.allowed` to true";
-    let uncovered = "no policy of this governor covers `did:aeon:tester:1.0:a`; add a policy file for it";
+    let unlisted = "the policy of `did:aeon:tester:1.0:a` (version `7`) does not list the tool `read_file`; use another one, or ask the operator to add it under `capabilities.tools`";
+    let off = "the policy of `did:aeon:tester:1.0:a` (version `7`) does not allow the tool `off`; use another one, or ask the operator to set `capabilities.tools.off.allowed` to true";
+    let uncovered = "no policy of this governor covers `did:aeon:tester:1.0:a`; ask the operator to add a policy file for it";
     for (policies, name, reason) in [
         (&mine[..], "read_file", unlisted),
         (&mine, "off", off),
@@ -222,13 +222,13 @@ fn every_path_of_a_list_counts() {
     assert_eq!(
         verdict.reason.unwrap(),
         "the policy of every agent (version `7`) refuses these arguments of `fetch`: `paths`: `/etc/hosts` lies \
-         outside `/tmp/**`, `/workspace/**`; name an absolute path inside, or widen `paths`"
+         outside `/tmp/**`, `/workspace/**`; name an absolute path inside, or ask the operator to widen `paths`"
     );
 }
 
 #[test]
 fn a_denial_names_only_paths_that_the_executor_opens() {
-    let outside = "; name an absolute path inside, or widen `paths`";
+    let outside = "; name an absolute path inside, or ask the operator to widen `paths`";
     let both = "`paths` and the executor's `ceilings.filesystem_scope`";
     for (open, says) in [
         (&["/workspace/**"][..], format!("lies outside `/workspace/**`{outside} and")),
@@ -237,8 +237,13 @@ fn a_denial_names_only_paths_that_the_executor_opens() {
             &["/tmp/**", "/workspace/**", "/home/**"],
             format!("lies outside `/tmp/**`, `/workspace/**`{outside}"),
         ),
-        (&["/home/**"], format!("lies outside an empty list; widen {both}, and create the folder there")),
-        (&["/etc/**"], "lies outside an empty list; widen `paths`".to_owned()),
+        (
+            &["/home/**"],
+            format!(
+                "lies outside an empty list; ask the operator to widen {both}, and to create the folder there"
+            ),
+        ),
+        (&["/etc/**"], "lies outside an empty list; ask the operator to widen `paths`".to_owned()),
     ] {
         let areas = open.iter().flat_map(|pattern| Area::parse(pattern).unwrap()).collect();
         let governor = governor(&[policy(None, &[("fetch", path_rule())])]).with_open_areas(areas);

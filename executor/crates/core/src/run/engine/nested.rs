@@ -39,6 +39,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Maximum number of questions about other tools that a run may ask.
 const MAX_QUESTIONS: u32 = 10_000;
+/// Maximum number of tools that a message names.
+const MAX_NAMED_TOOLS: usize = 20;
 /// Maximum time that the calls of a run may take to end, once the run has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bounds of a call's arguments.
@@ -350,7 +352,8 @@ impl NestedCalls {
             } else {
                 format!("its `calls`, set by {}, do not include that tool", layer_name(layer))
             };
-            let message = format!("`{}` may not call `{name}`: {reason}", self.parent.tool);
+            let names = self.name_callable();
+            let message = format!("`{}` may not call `{name}`: {reason}; {names}", self.parent.tool);
             CallError {
                 detail: detail(&json!({ "set_by": layer.as_str() })),
                 ..CallError::new("not_allowed", message)
@@ -363,10 +366,18 @@ impl NestedCalls {
         let callable = self.callable(|tool| tool.name.to_string());
         let nearest = did_you_mean(tool, callable.iter().map(String::as_str));
         let tool = a2g_types::ident::excerpt(tool);
-        CallError::new(
-            "unknown_tool",
-            format!("there is no tool `{tool}`{nearest}: list the tools to see their names"),
-        )
+        let names = self.name_callable();
+        CallError::new("unknown_tool", format!("there is no tool `{tool}`{nearest}: {names}"))
+    }
+
+    /// The part of a message that names the tools that the run may call.
+    fn name_callable(&self) -> String {
+        let names = self.callable(|tool| format!("`{}`", tool.name));
+        match names.len() {
+            0 => "this run may call no tool".to_owned(),
+            1..=MAX_NAMED_TOOLS => format!("this run may call {}", names.join(", ")),
+            _many => "list the tools to see the names of those that this run may call".to_owned(),
+        }
     }
 
     /// Maps the tools that the run may call.

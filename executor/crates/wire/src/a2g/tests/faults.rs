@@ -94,7 +94,8 @@ fn every_end_has_one_sentence() {
         (End::LimitReached(Limit::Memory), "the tool reached its memory limit of 50 MB, set by the verdict"),
         (
             End::LimitReached(Limit::Output),
-            "the tool reached its output limit of 1048576 bytes, set by the executor's configuration",
+            "the tool reached its output limit of 1048576 bytes, set by the executor's configuration: print and return \
+             less, or write it to a file and return the path",
         ),
         (End::LimitReached(Limit::Stack), "the tool used up its call stack"),
         (End::Aborted(AbortReason::Cancelled), "cancelled by `a2g/cancel`"),
