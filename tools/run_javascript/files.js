@@ -31,7 +31,7 @@ export function makeFiles(getDirectories) {
   /** Calls `action` with the granted folder that a path leads through, and the rest of the path. */
   function at(operation, path, action) {
     folders ??= getDirectories().map(([folder, name]) => ({ folder, name }));
-    const names = toNames(operation, path);
+    const names = toNames(operation, path, folders);
     const { folder, rest } = locate(folders, names) ?? {};
     if (!folder) throw new FileError(operation, path, "permission_denied", outside(folders));
     try {
@@ -98,9 +98,10 @@ export function makeFiles(getDirectories) {
   };
 }
 
-function toNames(operation, path) {
+function toNames(operation, path, folders) {
   if (typeof path !== "string" || !path.startsWith("/")) {
-    throw new FileError(operation, path, "invalid_path", 'the path is not absolute: begin it with "/"');
+    const reason = `the path is not absolute: begin it with "/", as ${outside(folders)}`;
+    throw new FileError(operation, path, "invalid_path", reason);
   }
   const names = [];
   for (const name of path.split("/")) {

@@ -10,11 +10,19 @@ const AsyncFunction = (async () => {}).constructor;
 const MAX_MESSAGE_CHARS = 2000;
 const MAX_TRACEBACK_CHARS = 8000;
 const MAX_STDOUT_TAIL_CHARS = 1000;
-const NO_NETWORK = "run_javascript has no network: call a tool for it, such as tools.http_fetch({ url })";
+const NO_NETWORK =
+  "run_javascript has no network: call a tool for it, such as tools.http_fetch({ url }), which returns an object with " +
+  "status and body";
 const NO_THREADS =
   "run_javascript has no threads and no processes: to call several tools at once, use Promise.all([...])";
 const NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts";
-const NO_MODULES = "run_javascript has no modules: use the globals of JavaScript, fs and tools";
+const NO_MODULES =
+  "run_javascript has no modules, and nothing can be installed: use the globals of JavaScript, fs and tools";
+const NOT_KEPT = "a run has nothing of the runs before it, so define it in this program";
+const NOT_NODE = "run_javascript is no Node.js and no browser: use the globals of JavaScript, fs and tools";
+const OF_OTHER_HOSTS = new Set(
+  "process Buffer global module exports __dirname __filename window document navigator localStorage Deno Bun".split(" "),
+);
 
 /** A program that failed, as the parts of a tool error. */
 export class Failure extends Error {
@@ -134,7 +142,9 @@ function detail(type, message, line, traceback) {
 function textOf(error) {
   try {
     const text = String(error.message);
-    return text.startsWith("Error loading module") ? NO_MODULES : text;
+    if (text.startsWith("Error loading module")) return NO_MODULES;
+    const missing = error instanceof ReferenceError && /^(\S+) is not defined$/.exec(text);
+    return missing ? `${text}: ${OF_OTHER_HOSTS.has(missing[1]) ? NOT_NODE : NOT_KEPT}` : text;
   } catch {
     return "(its text cannot be made)";
   }

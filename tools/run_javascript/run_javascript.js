@@ -6,10 +6,11 @@ import { makeFiles } from "./files.js";
 import { Failure, prepare, run } from "./program.js";
 
 const DESCRIPTION =
-  "Runs a JavaScript program in a sandbox, with files and other tools: await tools.NAME({ argument: ... }) calls " +
-  "one, await Promise.all([...]) several at once, tools.list() and tools.describe(name) say which there are, and fs " +
-  "has read, write, list and stat. Returns what the program returns, or else the value of its last expression, and " +
-  "what it printed with console.log.";
+  "Runs a JavaScript program in a sandbox, with the language and no modules, with files by absolute paths (fs has " +
+  "read, write, list and stat), and with other tools: await tools.NAME({ argument: ... }) calls one and returns its " +
+  "result, await Promise.all([...]) calls several at once, tools.list() and tools.describe(name) say which there are. " +
+  "There are no threads, processes and sockets, and nothing is kept between two runs. Returns what the program " +
+  "returns, or else the value of its last expression, and what it printed with console.log.";
 const SCHEMA = {
   type: "object",
   properties: {

@@ -25,6 +25,10 @@ SYNTAX_ADVICE = {
     "'await' outside": "a call of a tool returns its result, so leave out `await`; for coroutines, use asyncio.run(...)",
     "'return' outside": "set `result`, or end the program with an expression",
 }
+# How lines begin that are for a shell or a notebook.
+SHELL_LINES = re.compile(r"\s*([!%$]|(pip3?|python3?|uv|conda|apt|apt-get|npm) +[\w-])")
+NO_SHELL = "a program is Python alone, without a shell or the commands of notebooks, and nothing can be installed"
+NOT_KEPT = "a run has nothing of the runs before it, so define or import it in this program"
 
 
 class Failure(Exception):
@@ -91,7 +95,7 @@ def compile_program(code):
         expression = last and compile(ast.Expression(last.value), PROGRAM, "eval")
         return compile(tree, PROGRAM, "exec"), expression
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise syntax_error(error) from None
+        raise syntax_error(error, code) from None
 
 
 def execute(body, last, names):
@@ -112,10 +116,12 @@ def flush_files():
             item.flush()
 
 
-def syntax_error(error):
+def syntax_error(error, code):
     kind = type(error).__name__
     line = getattr(error, "lineno", None)
     reason = getattr(error, "msg", None) or str(error) or "the program is nested too deep"
+    if SHELL_LINES.match("".join(code.splitlines()[line - 1 : line]) if line else ""):
+        reason += f": {NO_SHELL}"
     reason += next((f": {advice}" for start, advice in SYNTAX_ADVICE.items() if reason.startswith(start)), "")
     at = f" (line {line})" if line else ""
     text = "".join(traceback.format_exception_only(error))
@@ -147,6 +153,8 @@ def advice(error):
     """What to do about an error whose own text does not say it."""
     if isinstance(error, MemoryError) and not error.args:
         return NO_MEMORY
+    if type(error) is NameError:
+        return f": {NOT_KEPT}"
     name = error.filename if isinstance(error, OSError) else None
     if isinstance(name, str) and not os.path.isabs(name):
         return ": there is no working directory, so use an absolute path"

@@ -16,14 +16,43 @@ LEFT_OUT |= {"_pydatetime", "_pydecimal", "_pyio", "concurrent.futures.process"}
 PARTS_LEFT_OUT = {"__main__", "test", "tests"}
 
 NO_THREADS = "run_python has no threads: to call several tools at once, use tools.parallel([...])"
-NO_PROCESSES = "run_python starts no processes: use Python's standard library, or a tool of tools.list()"
-NO_NETWORK = "run_python has no sockets: call a tool for the network, such as tools.http_fetch(url=...)"
-NO_MODULE = "run_python does not have the module `{}`: it has Python's standard library, and nothing can be installed"
+NO_PROCESSES = (
+    "run_python starts no processes, and nothing can be installed: use Python's standard library, or a tool of tools.list()"
+)
+NO_NETWORK = (
+    "run_python has no sockets: call a tool for the network, such as tools.http_fetch(url=...), which returns a dict with "
+    "`status` and `body`"
+)
+NO_MODULE = (
+    "run_python does not have the module `{}`: it has Python's standard library, and nothing can be installed, so use {}"
+)
 ENDLESS = "the program waits for something that never comes: run_python has no threads, processes or sockets"
 NEEDS_NETWORK = {"ssl", "_ssl", "requests", "httpx", "aiohttp", "urllib3"}
 NEEDS_NETWORK |= {"ftplib", "imaplib", "poplib", "smtplib", "socketserver", "xmlrpc", "wsgiref"}
 NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty", "fcntl"}
 NEEDS_PROCESSES |= {"multiprocessing"}
+# What the standard library has in place of packages that programs often import.
+INSTEAD = {
+    "numpy": "lists, `math` and `statistics`",
+    "pandas": "`csv`, `sqlite3` and `collections`",
+    "scipy": "`math` and `statistics`",
+    "sklearn": "`math` and `statistics`",
+    "matplotlib": "text, or a picture that the program writes as SVG",
+    "PIL": "text, or a picture that the program writes as SVG",
+    "openpyxl": "`zipfile` and `xml.etree.ElementTree`",
+    "bs4": "`html.parser`",
+    "lxml": "`xml.etree.ElementTree` or `html.parser`",
+    "yaml": "`json` or `tomllib`",
+    "toml": "`tomllib`",
+    "dateutil": "`datetime`",
+    "pytz": "`datetime.timezone`",
+    "pydantic": "`dataclasses`",
+    "attr": "`dataclasses`",
+    "regex": "`re`",
+    "orjson": "`json`",
+    "simplejson": "`json`",
+    "pytest": "`unittest`",
+}
 
 
 def load_all():
@@ -164,7 +193,7 @@ class Missing:
             # A part of a package that is there: Python's own words name both.
             return None
         else:
-            message = NO_MODULE.format(name)
+            message = NO_MODULE.format(name, INSTEAD.get(root, "what it has, or a tool of tools.list()"))
         raise ModuleNotFoundError(message, name=name)
 
 

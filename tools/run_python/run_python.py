@@ -16,9 +16,10 @@ from wit_world.imports import calls
 from wit_world.imports.types import Descriptor, ToolError
 
 DESCRIPTION = (
-    "Runs a Python program in a sandbox, with the whole standard library, files and other tools: "
-    "tools.NAME(argument=...) calls one, tools.parallel([...]) several at once, tools.list() and "
-    "tools.describe(name) say which there are. Returns the variable `result`, or else the value of the last "
+    "Runs a Python program in a sandbox, with the whole standard library and no other packages, with files by absolute "
+    "paths, and with other tools: tools.NAME(argument=...) calls one and returns its result, tools.parallel([...]) calls "
+    "several at once, tools.list() and tools.describe(name) say which there are. There are no threads, processes and "
+    "sockets, and nothing is kept between two runs. Returns the variable `result`, or else the value of the last "
     "expression, and what was printed."
 )
 SCHEMA = {

@@ -104,6 +104,8 @@ const tests = {
     assert.match((await failure('await tools.echo("a")')).message, /takes one object, as in tools.echo\({ path/);
     assert.match((await failure("await tools.echo({a: [1n]})")).message, /tools.echo: arguments.a\[0\] is a BigInt/);
     assert.match((await failure("await new Promise(() => {})")).message, /nothing can settle/);
+    assert.match((await failure("x + 1")).message, /x is not defined: a run has nothing of the runs before it/);
+    assert.match((await failure("Deno.cwd()")).message, /Deno is not defined: run_javascript is no Node.js/);
   },
 
   async "timers run in order, and their exceptions are the program's"() {
@@ -178,6 +180,7 @@ const tests = {
     assert.equal(files.stat("/a/bc/d").size, 4);
     assert.throws(() => files.stat("a"), /not absolute/);
     const none = makeFiles(() => [[folder("/a"), "/a"]]);
+    assert.throws(() => none.read("x"), /begin it with "\/", as this run has files in \/a only/);
     assert.throws(() => none.read("/etc/x"), /this run has files in \/a only \(permission_denied\)/);
   },
 };

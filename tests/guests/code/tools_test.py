@@ -153,6 +153,10 @@ except ToolError as error:
             ("tools.echo(a={1})", "arguments.a is of type set, which JSON does not have: use sorted(...)"),
             ("tools.parallel([1])", "item 0 is of type int, and must be a call"),
             ("tools.describe('x')", "the policy refuses it (denied)"),
+            ("x + 1", "NameError: name 'x' is not defined: a run has nothing of the runs before it"),
+            ("import csv\n!pip install requests", "without a shell or the commands of notebooks"),
+            ("pip install requests", "nothing can be installed (line 1)"),
+            ("open('data.csv')", "there is no working directory, so use an absolute path"),
         ]:
             with self.assertRaises(a2g_program.Failure, msg=code) as failed:
                 self.run_program(code)
