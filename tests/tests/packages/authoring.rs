@@ -134,6 +134,10 @@ fn template_works(author: &AuthorFolder, language: &str, contract: &str) {
         let throws = "if (text === 'x') throw new Error('my text');\n  return text";
         author.edit("count/words.js", "return text", throws);
     }
+    if language == "python" {
+        let raises = "if text == 'x':\n        raise ValueError('my text')\n    return len(text.split())";
+        author.edit("count/words.py", "return len(text.split())", raises);
+    }
     let built =
         author.says("tool build count", 0, &["count 0.1.0: Counts the words of a text.", "MB initially"]);
     assert!(built.contains(&format!("contract  {contract}")), "{built}");
@@ -159,6 +163,13 @@ fn template_works(author: &AuthorFolder, language: &str, contract: &str) {
     author.says("tool test count --suggest", 0, &["3 examples passed", "  max_memory_mb = "]);
     if language == "javascript" {
         javascript_errors_have_their_text_and_place(author);
+    }
+    if language == "python" {
+        author.says(
+            r#"run count --tools tools --arguments {"text":"x"}"#,
+            1,
+            &["the tool failed with `exception`: ValueError: my text (words.py, line 6)"],
+        );
     }
     author.says("tool check count", 0, &["MB initially"]);
 }

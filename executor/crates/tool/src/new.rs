@@ -48,7 +48,7 @@ const SDK: &[File] = files!(
     "../../../../guest-sdk/": "Cargo.toml", "derive/Cargo.toml", "derive/src/container.rs", "derive/src/lib.rs",
     "derive/src/shadow.rs", "src/artifact.rs", "src/bindings.rs", "src/context.rs", "src/error.rs", "src/export.rs",
     "src/host.rs", "src/http/error.rs", "src/http/mod.rs", "src/http/tests.rs", "src/http/wasm.rs", "src/lib.rs",
-    "src/testing.rs", "src/testing/network.rs", "src/testing/tools.rs", "src/tool.rs", "src/tools.rs", "wit/tool.wit",
+    "src/testing.rs", "src/testing/network.rs", "src/testing/result_table.rs", "src/testing/tools.rs", "src/tool.rs", "src/tools.rs", "wit/tool.wit",
 );
 
 fn template(language: Language) -> &'static [File] {

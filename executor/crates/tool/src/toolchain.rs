@@ -36,6 +36,9 @@ const MIN_COMPONENTIZE_PY: (u32, u32) = (0, 25);
 const C_STACK: &str = "-Wl,-z,stack-size=1048576";
 /// The script that makes a component of JavaScript.
 const COMPONENTIZE: &str = include_str!("../templates/componentize.mjs");
+/// The module of Python that turns exceptions of a tool into errors, and its name.
+const PYTHON_ENTRY: &str = include_str!("../templates/python_entry.py");
+const PYTHON_ENTRY_MODULE: &str = "a2g_entry";
 const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js";
 /// The extensions of source files. A tool's tests and other files may be newer than its module.
 const SOURCES: [&str; 7] = ["rs", "c", "h", "go", "js", "py", "wit"];
@@ -261,9 +264,10 @@ fn make_python(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> 
         std::fs::remove_dir_all(&sources)?;
     }
     copy_python(folder, &sources)?;
+    std::fs::write(sources.join(PYTHON_ENTRY_MODULE).with_extension("py"), PYTHON_ENTRY)?;
     let mut build = Command::new(program);
     build.arg("--quiet").arg("--wit-path").arg(contract_folder(folder, work)?);
-    build.args(["--world", "tool", "componentize", "tool", "--python-path"]).arg(&sources);
+    build.args(["--world", "tool", "componentize", PYTHON_ENTRY_MODULE, "--python-path"]).arg(&sources);
     build.arg("--output").arg(&module).current_dir(folder);
     // Without a separate environment, componentize-py would include the packages of the current one or of the system's
     // Python.
