@@ -1,6 +1,7 @@
 //! The door of MCP, with its hosts, clients and conformance suite.
 
 mod clients;
+mod first_calls;
 mod listing;
 mod mcp;
 mod mcp_approval;
