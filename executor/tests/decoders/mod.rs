@@ -321,7 +321,13 @@ fn above(path: &str) -> &str {
 
 fn ceilings(areas: Vec<Area>) -> Ceilings {
     Ceilings {
-        network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
+        network_budgets: NetworkBudgets {
+            requests: 1,
+            connections: 1,
+            sent_bytes: 1,
+            received_bytes: 1,
+            ..NetworkBudgets::ZERO
+        },
         areas,
         access: Access::ReadWrite,
         ..Ceilings::closed()

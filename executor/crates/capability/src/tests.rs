@@ -25,7 +25,13 @@ fn ceilings() -> Ceilings {
     Ceilings {
         network: true,
         hosts: hosts(Some(&["*.com", "a.org"]), &["evil.com"]),
-        network_budgets: NetworkBudgets { requests: 9, connections: 2, sent_bytes: 100, received_bytes: 100 },
+        network_budgets: NetworkBudgets {
+            requests: 9,
+            connections: 2,
+            sent_bytes: 100,
+            received_bytes: 100,
+            ..NetworkBudgets::ZERO
+        },
         areas: vec![tree("/tmp").into(), tree("/workspace").into()],
         access: Access::ReadWrite,
         ..Ceilings::closed()

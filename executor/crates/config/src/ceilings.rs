@@ -16,7 +16,7 @@ pub(super) fn parse_ceilings(
     ceilings: &file::Ceilings,
     network: &file::Network,
 ) -> Result<Ceilings, InvalidValueError> {
-    let (hosts, network_budgets) = parse_network_limits(network)?;
+    let (hosts, network_budgets) = parse_network_limits(network, ceilings.held_requests)?;
     Ok(Ceilings {
         limits: check_ceilings(ceilings)?,
         hard_links: ceilings.hard_links,
@@ -77,6 +77,14 @@ mod tests {
         for other in ["\"Atomic\"", "\"later\"", "true"] {
             assert!(parse(&format!("[ceilings]\neffects = {other}\n")).is_err(), "{other}");
         }
+    }
+
+    #[test]
+    fn requests_are_held_only_if_the_operator_says_how_many() {
+        let held = |text: &str| parse(text).map(|config| config.ceilings.network_budgets.held_requests);
+        assert_eq!(held(""), Ok(0));
+        assert_eq!(held("[ceilings]\nheld_requests = 64\n"), Ok(64));
+        assert!(held("[ceilings]\nheld_requests = 65\n").unwrap_err().contains("ceilings.held_requests"));
     }
 
     #[test]

@@ -365,7 +365,7 @@ pub(super) enum Arguments {
     Hash,
 }
 
-/// `[ceilings]`: a key for each row of the table of limits, and five more.
+/// `[ceilings]`: a key for each row of the table of limits, and six more.
 #[derive(Debug, Default)]
 pub(super) struct Ceilings {
     /// The numbers that the file sets.
@@ -374,6 +374,7 @@ pub(super) struct Ceilings {
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
     pub(super) effects: FileEffects,
+    pub(super) held_requests: u64,
     /// `None`: the default, which depends on where the executor's own files are.
     pub(super) filesystem_scope: Option<Vec<String>>,
 }
@@ -381,7 +382,9 @@ pub(super) struct Ceilings {
 /// The keys of [`Ceilings`], in the order in which a message lists them.
 static CEILING_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let numbers = LIMITS.iter().map(LimitRow::key);
-    numbers.chain(["hard_links", "network_allowed", "read_only", "effects", "filesystem_scope"]).collect()
+    let others =
+        ["hard_links", "network_allowed", "read_only", "effects", "held_requests", "filesystem_scope"];
+    numbers.chain(others).collect()
 });
 
 impl LimitKeys for Ceilings {
@@ -401,6 +404,7 @@ impl LimitKeys for Ceilings {
             "network_allowed" => self.network_allowed = members.next_value()?,
             "read_only" => self.read_only = members.next_value()?,
             "effects" => self.effects = members.next_value()?,
+            "held_requests" => self.held_requests = members.next_value()?,
             _filesystem_scope => self.filesystem_scope = Some(members.next_value()?),
         }
         Ok(())

@@ -7,9 +7,10 @@ use a2g_capability::{Host, HostClaims, HostPattern};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::limit::NetworkBudgets;
 
-/// The hosts that runs may reach, and their network budgets.
+/// The hosts that runs may reach, and their network budgets. `held_requests` is that of `[ceilings]`.
 pub(super) fn parse_network_limits(
     network: &file::Network,
+    held_requests: u64,
 ) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
     let parse_patterns = |key: &'static str, texts: &[String]| {
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
@@ -33,6 +34,12 @@ pub(super) fn parse_network_limits(
             "network.max_received_bytes",
             network.max_received_bytes,
             NetworkBudgets::MAX_BYTES,
+        )?,
+        held_requests: check_count(
+            "ceilings.held_requests",
+            held_requests,
+            0,
+            NetworkBudgets::MAX_HELD_REQUESTS,
         )?,
     };
     Ok((claims, budgets))

@@ -194,7 +194,13 @@ fn end(number: u64) -> End {
 
 fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
     let network = NetworkUsage {
-        budgets: NetworkBudgets { requests: 9, connections: 2, sent_bytes: 5, received_bytes: 6 },
+        budgets: NetworkBudgets {
+            requests: 9,
+            connections: 2,
+            sent_bytes: 5,
+            received_bytes: 6,
+            ..NetworkBudgets::ZERO
+        },
         allowed: Vec::new(),
         blocked: Vec::new(),
         requests_per_minute: None,

@@ -1112,8 +1112,13 @@ mod tests {
         };
         let egress = Arc::new(Egress::new(settings, None, Arc::new(SystemClock)).unwrap());
         let agent = AgentDid::parse("did:a2g:one:1").unwrap();
-        let network_budgets =
-            NetworkBudgets { requests: 10, connections: 2, sent_bytes, received_bytes: 1 << 20 };
+        let network_budgets = NetworkBudgets {
+            requests: 10,
+            connections: 2,
+            sent_bytes,
+            received_bytes: 1 << 20,
+            ..NetworkBudgets::ZERO
+        };
         let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
         let ceilings = Ceilings { network: true, hosts, network_budgets, ..ceilings(64, 100) };
         let grant = Grant::meet(crate::test_authority(), [], &ceilings).unwrap();

@@ -856,6 +856,8 @@ pub struct NetworkBudgets {
     pub sent_bytes: u64,
     /// Maximum number of bytes that all connections together may receive, as counted on the wire.
     pub received_bytes: u64,
+    /// Maximum number of requests that wait for the commit of a staged run. With 0, they are refused.
+    pub held_requests: u32,
 }
 
 impl NetworkBudgets {
@@ -865,8 +867,11 @@ impl NetworkBudgets {
     pub const MAX_CONNECTIONS: u64 = 64;
     /// Maximum configurable number of bytes, in each direction.
     pub const MAX_BYTES: u64 = 1 << 40;
+    /// Maximum configurable number of requests that wait.
+    pub const MAX_HELD_REQUESTS: u64 = 64;
     /// All budgets 0, for runs without a network.
-    pub const ZERO: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
+    pub const ZERO: Self =
+        Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0, held_requests: 0 };
 }
 
 /// The access of a run to files.

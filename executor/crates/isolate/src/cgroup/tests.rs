@@ -82,7 +82,13 @@ pub(crate) fn ceilings(memory: u64, cpu: u64) -> Ceilings {
             .with(CpuPercent::new(cpu).unwrap())
             .with(Timeout::from_seconds(1).unwrap())
             .with(OutputLimit::from_bytes(1024).unwrap()),
-        network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
+        network_budgets: NetworkBudgets {
+            requests: 1,
+            connections: 1,
+            sent_bytes: 1,
+            received_bytes: 1,
+            ..NetworkBudgets::ZERO
+        },
         ..Ceilings::closed()
     }
 }

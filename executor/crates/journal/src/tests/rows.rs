@@ -115,7 +115,13 @@ fn network() -> NetworkUsage {
         received_bytes: u64::MAX,
     };
     NetworkUsage {
-        budgets: NetworkBudgets { requests: 10, connections: 4, sent_bytes: 1000, received_bytes: 2000 },
+        budgets: NetworkBudgets {
+            requests: 10,
+            connections: 4,
+            sent_bytes: 1000,
+            received_bytes: 2000,
+            ..NetworkBudgets::ZERO
+        },
         allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
         blocked: vec![rule("b.example.com", Layer::Executor)],
         requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),

@@ -46,7 +46,13 @@ fn nth_receipt(call: &Call, n: u64) -> Receipt {
     }];
     usage.network.value = n.is_multiple_of(2);
     usage.network_used = n.is_multiple_of(2).then(|| NetworkUsage {
-        budgets: NetworkBudgets { requests: 50, connections: 2, sent_bytes: 5, received_bytes: 6 },
+        budgets: NetworkBudgets {
+            requests: 50,
+            connections: 2,
+            sent_bytes: 5,
+            received_bytes: 6,
+            ..NetworkBudgets::ZERO
+        },
         allowed: Vec::new(),
         blocked: Vec::new(),
         requests_per_minute: None,

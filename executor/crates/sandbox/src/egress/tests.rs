@@ -39,8 +39,13 @@ fn agent() -> AgentDid {
 }
 
 /// A small budget of each kind.
-const BUDGETS: NetworkBudgets =
-    NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
+const BUDGETS: NetworkBudgets = NetworkBudgets {
+    requests: 10,
+    connections: 2,
+    sent_bytes: 1 << 20,
+    received_bytes: 1 << 20,
+    ..NetworkBudgets::ZERO
+};
 
 /// A resolver with one answer per look-up; it never answers after the last.
 struct Changing(Mutex<Vec<Vec<IpAddr>>>);

@@ -113,8 +113,13 @@ impl WebhookClient {
         body: String,
     ) -> Result<u16, EgressError> {
         let sent_bytes = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
-        let budgets =
-            NetworkBudgets { requests: 1, connections: 1, sent_bytes, received_bytes: MAX_ANSWER_BYTES };
+        let budgets = NetworkBudgets {
+            requests: 1,
+            connections: 1,
+            sent_bytes,
+            received_bytes: MAX_ANSWER_BYTES,
+            ..NetworkBudgets::ZERO
+        };
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
             let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;

@@ -645,6 +645,8 @@ struct NetworkBudgets {
     connections: u32,
     sent_bytes: u64,
     received_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    held_requests: u32,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -559,6 +559,9 @@ pub(super) struct NetworkLimits<'a> {
     pub(super) max_received_bytes: Amount<UpTo<{ NetworkBudgets::MAX_BYTES }>, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_requests_per_minute: Option<Rate>,
+    /// The number of requests that may wait for the commit; absent when none may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) held_requests: Option<Rate>,
 }
 
 /// A pattern of a host or of paths, with the layer that set it.
@@ -568,7 +571,7 @@ pub(super) struct SetPattern<'a> {
     pub(super) set_by: WireName<Layer>,
 }
 
-/// A limit on all runs of an agent together, which has no usage in a single run.
+/// A limit of which the report has no used amount.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct Rate {

@@ -188,6 +188,8 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         max_received_bytes: network_amount(budgets.received_bytes, *received_bytes),
         max_requests_per_minute: requests_per_minute
             .map(|Bound { value, layer }| message::Rate { granted: value, set_by: WireName(layer) }),
+        held_requests: (budgets.held_requests > 0)
+            .then(|| message::Rate { granted: budgets.held_requests, set_by: WireName(Layer::Executor) }),
     }
 }
 

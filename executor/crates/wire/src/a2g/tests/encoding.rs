@@ -291,7 +291,13 @@ fn a_network_is_told_with_all_that_came_of_it() {
     let rule = |pattern: &str, set_by| HostRule { pattern: pattern.to_owned(), set_by };
     receipt.outcome.usage.network = Bound { value: true, layer: Layer::Verdict };
     receipt.outcome.usage.network_used = Some(NetworkUsage {
-        budgets: NetworkBudgets { requests: 10, connections: 4, sent_bytes: 1000, received_bytes: 2000 },
+        budgets: NetworkBudgets {
+            requests: 10,
+            connections: 4,
+            sent_bytes: 1000,
+            received_bytes: 2000,
+            ..NetworkBudgets::ZERO
+        },
         allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
         blocked: vec![rule("b.example.com", Layer::Executor)],
         requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),
