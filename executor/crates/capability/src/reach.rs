@@ -3,6 +3,7 @@
 //! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
 //! without the trailing dot. An ambiguous text, such as `0x7f.1` or `allowed@evil`, is refused.
 
+use super::grant::Ceilings;
 use a2g_types::ident::excerpt;
 use a2g_types::limit::{Bound, Layer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,6 +220,17 @@ impl Reach {
         Self::from_claims(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
     }
 
+    /// The host of a request that waited for the commit of its run, as far as the executor's ceilings allow it now. `blocked`
+    /// are the hosts that the run was not allowed to reach.
+    #[must_use]
+    pub fn for_held_request(host: HostPattern, ceilings: &Ceilings, blocked: Vec<HostPattern>) -> Self {
+        let allowed = ceilings.hosts.allowed.clone().filter(|_| ceilings.network).unwrap_or_default();
+        let mut all_blocked = ceilings.hosts.blocked.clone();
+        all_blocked.extend(blocked);
+        let claims = HostClaims { allowed: Some(allowed), blocked: all_blocked, requests_per_minute: None };
+        Self::for_executor(vec![host]).meet(Self::from_claims(Layer::Executor, claims))
+    }
+
     /// The meet of both sides: the intersection of the allowed lists and the union of the blocked lists.
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;
@@ -309,6 +321,32 @@ mod tests {
 
     fn host(text: &str) -> Host {
         Host::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_held_request_reaches_its_host_if_the_ceilings_allow_it_now() {
+        let ceilings = |network, allowed: &[&str], blocked: &[&str]| {
+            let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
+            let hosts = HostClaims {
+                allowed: Some(patterns(allowed)),
+                blocked: patterns(blocked),
+                requests_per_minute: None,
+            };
+            Ceilings { network, hosts, ..Ceilings::closed() }
+        };
+        let check = |ceilings: &Ceilings, blocked: &[&str]| {
+            let patterns = blocked.iter().map(|text| pattern(text)).collect();
+            let reach = Reach::for_held_request(pattern("a.example"), ceilings, patterns);
+            assert!(reach.check(&host("b.example")).is_err(), "no other host");
+            reach.check(&host("a.example"))
+        };
+        let wide = ceilings(true, &["*"], &[]);
+        assert_eq!(check(&wide, &[]), Ok(()));
+        assert_eq!(check(&wide, &["a.example"]), Err(ReachError::Blocked));
+        assert_eq!(check(&ceilings(true, &["*.example"], &["a.example"]), &[]), Err(ReachError::Blocked));
+        assert_eq!(check(&ceilings(true, &["b.example"], &[]), &[]), Err(ReachError::NotAllowed));
+        assert_eq!(check(&ceilings(false, &["*"], &[]), &[]), Err(ReachError::NotAllowed));
+        assert_eq!(check(&Ceilings::closed(), &[]), Err(ReachError::NotAllowed));
     }
 
     #[test]

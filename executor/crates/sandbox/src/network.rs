@@ -124,6 +124,7 @@ fn http_error(refusal: EgressError) -> HttpError {
             | DenialReason::Requests
             | DenialReason::RequestRate
             | DenialReason::Staged
+            | DenialReason::HeldRequests
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

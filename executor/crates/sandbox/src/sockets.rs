@@ -111,6 +111,7 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             | DenialReason::SentBytes
             | DenialReason::ReceivedBytes
             | DenialReason::Staged
+            | DenialReason::HeldRequests
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

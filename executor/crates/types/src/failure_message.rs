@@ -143,14 +143,21 @@ fn no_network_notice(usage: &Usage) -> &'static str {
 
 /// The part of a message about a request or a connection that no run under `staged` may make.
 fn staged_notice(usage: &Usage) -> String {
-    let Some(denial) = usage.denied.iter().find(|denial| denial.reason == DenialReason::Staged) else {
-        return String::new();
-    };
+    let find = |reason| usage.denied.iter().find(|denial| denial.reason == reason);
+    if let Some(denial) = find(DenialReason::Staged) {
+        return format!(
+            "; access to `{}` was refused: under `effects = \"staged\"`, set by {}, only requests with GET and HEAD are sent, \
+             because nobody can take back what a run has sent",
+            escape_guest_text(&denial.what),
+            layer_name(usage.effects.layer)
+        );
+    }
+    let Some(denial) = find(DenialReason::HeldRequests) else { return String::new() };
+    let max = usage.network_used.as_ref().map_or(0, |network| network.budgets.held_requests);
     format!(
-        "; access to `{}` was refused: under `effects = \"staged\"`, set by {}, only requests with GET and HEAD are sent, \
-         because nobody can take back what a run has sent",
-        escape_guest_text(&denial.what),
-        layer_name(usage.effects.layer)
+        "; a request to `{}` cannot wait for the commit: a run may leave {max} requests (`ceilings.held_requests`), each with \
+         a URL of at most 2 KiB and a body of at most 1 MiB",
+        escape_guest_text(&denial.what)
     )
 }
 

@@ -160,8 +160,9 @@ fn full_usage(usage: &mut Usage) {
     usage.network = Bound { value: true, layer: Layer::Verdict };
     usage.network_used = Some(network());
     let denial = |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, count: 2 };
-    // The reason that was added later has a receipt of its own.
-    let reasons = DenialReason::VARIANTS.iter().filter(|reason| **reason != DenialReason::Staged);
+    // The reasons that were added later have receipts of their own.
+    let later = [DenialReason::Staged, DenialReason::HeldRequests];
+    let reasons = DenialReason::VARIANTS.iter().filter(|reason| !later.contains(reason));
     usage.denied = reasons.map(denial).collect();
     usage.denied_truncated = true;
 }

@@ -3,6 +3,7 @@
 use super::Network;
 use super::address::AllowedAddress;
 use super::connection::{TlsError, connector};
+use super::held::HeldRequests;
 use super::rate::Rates;
 use super::resolve::{Resolve, SystemResolver};
 use super::session::NetworkSession;
@@ -68,8 +69,19 @@ impl Egress {
     /// The network of one run of `agent` under `grant`.
     #[must_use]
     pub fn open(self: &Arc<Self>, agent: &AgentDid, grant: &Grant) -> Network {
+        self.open_holding(agent, grant, None)
+    }
+
+    /// As [`Self::open`]. The requests that a staged run may not send wait in `held`, as many as the grant allows.
+    #[must_use]
+    pub fn open_holding(
+        self: &Arc<Self>,
+        agent: &AgentDid,
+        grant: &Grant,
+        held: Option<Arc<dyn HeldRequests>>,
+    ) -> Network {
         if grant.network().value {
-            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant))
+            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant, held))
         } else {
             Network::Off
         }

@@ -14,7 +14,8 @@
 //! closed when it ends. The reported figures are counted here. Redirects are not followed, connections are not reused,
 //! proxies are not used, and a `Host` header of the guest is ignored: the checked host is the one that is connected to,
 //! named in TLS and written in the request. A run under `staged` sends only requests with GET and HEAD, and gets no
-//! connection of its own, because nobody could take back what it has sent.
+//! connection of its own, because nobody could take back what it has sent. Its other requests are refused, or wait for the
+//! commit of its file changes ([`HeldRequests`]).
 //!
 //! The feature `egress` has all of this but the interface to it, [`NetworkBackend`]: without the feature, a run has no
 //! network, or a backend of its caller's own.
@@ -25,6 +26,8 @@ mod access;
 mod address;
 #[cfg(feature = "egress")]
 mod connection;
+#[cfg(feature = "egress")]
+mod held;
 #[cfg(feature = "egress")]
 mod rate;
 mod refusal;
@@ -48,6 +51,8 @@ pub use access::{Egress, EgressSettings, MAX_LOOKUPS};
 pub use address::{AllowedAddress, AllowedAddressError};
 #[cfg(feature = "egress")]
 pub use connection::{TlsError, client_config};
+#[cfg(feature = "egress")]
+pub use held::{HeldBody, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
 pub use refusal::{EgressError, NetworkError};
 #[cfg(feature = "egress")]
 pub use session::NetworkSession;

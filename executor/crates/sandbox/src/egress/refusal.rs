@@ -89,6 +89,56 @@ impl From<DenialReason> for EgressError {
 
 #[cfg(feature = "egress")]
 impl EgressError {
+    /// `true` if a request that failed so may nevertheless have reached its server.
+    #[must_use]
+    pub fn may_have_arrived(&self) -> bool {
+        match self {
+            Self::Denied(reason) => match reason {
+                DenialReason::RequestAuthority
+                | DenialReason::DomainNotAllowed
+                | DenialReason::DomainBlocked
+                | DenialReason::IpLiteral
+                | DenialReason::Address
+                | DenialReason::Requests
+                | DenialReason::RequestRate
+                | DenialReason::Connections => false,
+                // Counted on a connection, or nothing that a request is denied for.
+                DenialReason::SentBytes
+                | DenialReason::ReceivedBytes
+                | DenialReason::NotLookedUp
+                | DenialReason::Staged
+                | DenialReason::HeldRequests
+                | DenialReason::NetworkOff
+                | DenialReason::NotOffered
+                | DenialReason::OutsideScope
+                | DenialReason::EscapesRoot
+                | DenialReason::ReadOnly
+                | DenialReason::HostPermissions
+                | DenialReason::Link
+                | DenialReason::HardLink => true,
+            },
+            Self::Failed(failure) => match failure {
+                NetworkError::Scheme
+                | NetworkError::Method
+                | NetworkError::Request
+                | NetworkError::RequestHead
+                | NetworkError::Name
+                | NetworkError::Refused
+                | NetworkError::ConnectTimeout
+                | NetworkError::Certificate
+                | NetworkError::Tls => false,
+                NetworkError::RequestBody
+                | NetworkError::ResponseTimeout
+                | NetworkError::ResponseHead
+                | NetworkError::Upgrade
+                | NetworkError::Response
+                | NetworkError::Incomplete
+                | NetworkError::Broken
+                | NetworkError::RunEnded => true,
+            },
+        }
+    }
+
     /// The refusal inside a socket's error, or [`NetworkError::Broken`].
     pub(super) fn from_io(error: &std::io::Error) -> Self {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());

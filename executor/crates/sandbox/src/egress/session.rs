@@ -2,6 +2,7 @@
 
 use super::address::is_allowed;
 use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
+use super::held::{HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES, MAX_HELD_URL_BYTES, Spool, accepted};
 use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::tunnel::ResolvedNames;
@@ -55,6 +56,8 @@ pub struct NetworkSession {
     budgets: NetworkBudgets,
     /// The time at which the file changes of the run take effect.
     effects: FileEffects,
+    /// The place of the requests that wait; `None` if none may.
+    held: Option<Arc<dyn HeldRequests>>,
     accounting: Mutex<NetworkAccounting>,
     /// The results of the run's look-ups.
     pub(super) resolved_names: Mutex<ResolvedNames>,
@@ -65,6 +68,8 @@ pub struct NetworkSession {
 #[derive(Debug, Default)]
 struct NetworkAccounting {
     requests: u32,
+    /// The number of requests that were to wait, including refused ones.
+    held: u32,
     /// The number of connections that are open now.
     open: u32,
     /// The maximum number of connections that were open at the same time.
@@ -78,9 +83,14 @@ struct NetworkAccounting {
 }
 
 impl NetworkSession {
-    pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
+    pub(super) fn new(
+        egress: Arc<Egress>,
+        agent: AgentDid,
+        grant: &Grant,
+        held: Option<Arc<dyn HeldRequests>>,
+    ) -> Arc<Self> {
         let effects = grant.effects().value;
-        Self::with_reach(egress, agent, grant.reach().clone(), grant.network_budgets(), effects)
+        Self::with_reach(egress, agent, grant.reach().clone(), grant.network_budgets(), effects, held)
     }
 
     /// A session with the given reach; the executor uses it for its own requests, which have direct effects.
@@ -90,6 +100,7 @@ impl NetworkSession {
         reach: Reach,
         budgets: NetworkBudgets,
         effects: FileEffects,
+        held: Option<Arc<dyn HeldRequests>>,
     ) -> Arc<Self> {
         let slots = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -98,6 +109,7 @@ impl NetworkSession {
             reach,
             budgets,
             effects,
+            held,
             accounting: Mutex::default(),
             resolved_names: Mutex::default(),
             slots: Arc::new(Semaphore::new(slots)),
@@ -227,11 +239,12 @@ impl NetworkSession {
         })?;
         let subject = target.to_string();
         self.check_host(&target.host, &subject)?;
-        if !only_reads(request.method()) {
-            self.check_effects(&subject)?;
-        }
+        let held = if only_reads(request.method()) { None } else { self.place_for_held(&subject)? };
         let request = sanitise(request, &target)?;
         self.check_rate_limit(&subject)?;
+        if let Some(held) = held {
+            return self.hold(held, request, &target).await;
+        }
         let slot = self.acquire_slot(&subject)?;
         // One deadline for look-up, connection and TLS handshake together.
         let deadline = self.connect_deadline(timeouts.connect);
@@ -254,6 +267,59 @@ impl NetworkSession {
             return Err(NetworkError::Upgrade.into());
         }
         Ok(response.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
+    }
+
+    /// Reads the whole request, which waits from then on.
+    async fn hold(
+        &self,
+        held: Arc<dyn HeldRequests>,
+        request: Request<Body>,
+        target: &Target,
+    ) -> Result<Response<Body>, EgressError> {
+        let subject = target.to_string();
+        let (parts, mut body) = request.into_parts();
+        let url = format!("{target}{}", parts.uri);
+        if url.len() > MAX_HELD_URL_BYTES {
+            return Err(self.deny(DenialReason::HeldRequests, &subject));
+        }
+        let all = parts.headers.iter();
+        let own = all.filter(|(name, _)| ![header::HOST, header::CONTENT_LENGTH].contains(name));
+        let texts = own.map(|(name, value)| {
+            let text = std::str::from_utf8(value.as_bytes()).map_err(|_| NetworkError::Request)?;
+            Ok((name.as_str().to_owned(), text.to_owned()))
+        });
+        let fields = texts.collect::<Result<Vec<_>, EgressError>>()?;
+        let length = content_length(&parts.headers)?;
+        let mut spool = Spool::begin(&held).await?;
+        let mut bytes = 0_u64;
+        while let Some(frame) = body.frame().await {
+            let part = frame?.into_data().map_err(|_trailers| NetworkError::Request)?;
+            let part_bytes = u64::try_from(part.len()).unwrap_or(u64::MAX);
+            bytes = bytes.saturating_add(part_bytes);
+            if bytes > MAX_HELD_BODY_BYTES {
+                return Err(self.deny(DenialReason::HeldRequests, &subject));
+            }
+            self.count_held_bytes(part_bytes, &subject)?;
+            spool = spool.write(&part).await?;
+        }
+        if length.is_some_and(|length| length != bytes) {
+            return Err(NetworkError::RequestBody.into());
+        }
+        let method = parts.method.as_str().to_owned();
+        let number = spool.keep(held, HeldRequest { method, url, fields }).await?;
+        Ok(accepted(number))
+    }
+
+    /// Counts a part of a body that waits as sent.
+    fn count_held_bytes(&self, bytes: u64, subject: &str) -> Result<(), EgressError> {
+        let mut accounting = self.accounting();
+        let sent = accounting.sent.saturating_add(bytes);
+        if sent > self.budgets.sent_bytes {
+            drop(accounting);
+            return Err(self.deny(DenialReason::SentBytes, subject));
+        }
+        accounting.sent = sent;
+        Ok(())
     }
 
     /// Counts one request against the budget, whether or not it succeeds later.
@@ -279,13 +345,29 @@ impl NetworkSession {
         })
     }
 
-    /// Refuses what may change something at its other end, if the run's file changes wait for a decision: what was sent
-    /// could not be taken back with them.
+    /// Refuses a connection, if the run's file changes wait for a decision: what was sent could not be taken back with
+    /// them.
     pub(super) fn check_effects(&self, subject: &str) -> Result<(), EgressError> {
         match self.effects {
             FileEffects::Direct | FileEffects::Atomic => Ok(()),
             FileEffects::Staged => Err(self.deny(DenialReason::Staged, subject)),
         }
+    }
+
+    /// The place of one more request that waits; `None` if the run's requests are sent at once.
+    fn place_for_held(&self, subject: &str) -> Result<Option<Arc<dyn HeldRequests>>, EgressError> {
+        let held = match (self.effects, &self.held) {
+            (FileEffects::Direct | FileEffects::Atomic, _) => return Ok(None),
+            (FileEffects::Staged, Some(held)) if self.budgets.held_requests > 0 => Arc::clone(held),
+            (FileEffects::Staged, Some(_) | None) => return Err(self.deny(DenialReason::Staged, subject)),
+        };
+        let mut accounting = self.accounting();
+        if accounting.held >= self.budgets.held_requests {
+            drop(accounting);
+            return Err(self.deny(DenialReason::HeldRequests, subject));
+        }
+        accounting.held += 1;
+        Ok(Some(held))
     }
 
     /// `true` if the run's rules allow this address itself.

@@ -8,9 +8,10 @@ use a2g_types::ident::AgentDid;
 use a2g_types::limit::{FileEffects, Layer, LimitMap, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
 use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Empty, Full};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::io::{Read as _, Seek as _};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -201,6 +202,75 @@ async fn a_run_whose_changes_wait_only_asks() {
         let usage = run.session().unwrap().usage();
         assert_eq!(usage.contacted.is_empty(), refused.is_some(), "{effects:?}");
     }
+}
+
+/// Requests that wait, with their bodies.
+#[derive(Default)]
+struct InMemory(Mutex<Vec<(HeldRequest, String)>>);
+
+impl HeldRequests for InMemory {
+    fn make_body(&self) -> std::io::Result<HeldBody> {
+        Ok(HeldBody { name: 0, file: tempfile::tempfile()? })
+    }
+
+    fn keep(&self, request: HeldRequest, body: HeldBody) -> std::io::Result<u32> {
+        let HeldBody { name: _, mut file } = body;
+        let mut text = String::new();
+        file.rewind()?;
+        file.read_to_string(&mut text)?;
+        let mut kept = self.0.lock();
+        kept.push((request, text));
+        Ok(u32::try_from(kept.len()).unwrap())
+    }
+}
+
+/// Returns the status of the answer, and the number of the request that waits.
+async fn post(network: &Network, url: &str, text: String) -> Result<(u16, String), EgressError> {
+    let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
+    let mut request = http::Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = url.parse().unwrap();
+    request.headers_mut().insert("x-one", "1".parse().unwrap());
+    request.headers_mut().insert("connection", "x-one".parse().unwrap());
+    let answer = network.backend().unwrap().send(request, Timeouts::default()).await?;
+    let number = answer.headers().get("a2g-held").map(|number| number.to_str().unwrap().to_owned());
+    Ok((answer.status().as_u16(), number.unwrap_or_default()))
+}
+
+#[tokio::test]
+async fn requests_that_may_wait_are_kept_whole_and_sent_once_later() {
+    let (address, connections) = server().await;
+    let egress = egress(&[&["127.0.0.1"][..]; 4], address);
+    let budgets = NetworkBudgets { held_requests: 3, sent_bytes: 4 << 20, ..BUDGETS };
+    let kept = Arc::<InMemory>::default();
+    let open = |held| egress.open_holding(&agent(), &grant_with(budgets, FileEffects::Staged), held);
+    let url = format!("http://changes.example:{}/one?x=1", address.port());
+    let without = post(&open(None), &url, String::new()).await;
+    assert_eq!(without, Err(DenialReason::Staged.into()));
+
+    let held: Arc<dyn HeldRequests> = Arc::<InMemory>::clone(&kept);
+    let run = open(Some(held));
+    let body = "x".repeat(1 << 20);
+    assert_eq!(post(&run, &url, body.clone()).await, Ok((202, "1".to_owned())));
+    let refused = Err(DenialReason::HeldRequests.into());
+    assert_eq!(post(&run, &url, format!("{body}x")).await, refused);
+    assert_eq!(post(&run, &format!("{url}{}", "y".repeat(2048)), String::new()).await, refused);
+    assert_eq!(post(&run, &url, String::new()).await, refused, "refused ones count");
+    let other = format!("http://127.0.0.1:{}/", address.port());
+    assert_eq!(post(&run, &other, String::new()).await, Err(DenialReason::IpLiteral.into()));
+    assert_eq!(*connections.lock(), 0);
+
+    let (request, text) = kept.0.lock().pop().unwrap();
+    assert!(kept.0.lock().is_empty());
+    let fields = vec![("x-one".to_owned(), "1".to_owned())];
+    assert_eq!((&request, text == body), (&HeldRequest { method: "POST".into(), url, fields }, true));
+    let send = async |ceilings: &Ceilings| {
+        egress.send_held(&agent(), ceilings, Vec::new(), &request, b"sent".to_vec()).await
+    };
+    assert_eq!(send(&Ceilings::closed()).await, Err(DenialReason::DomainNotAllowed.into()));
+    let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
+    assert_eq!(send(&Ceilings { network: true, hosts, ..Ceilings::closed() }).await, Ok(204));
+    assert_eq!(*connections.lock(), 1);
 }
 
 #[tokio::test]

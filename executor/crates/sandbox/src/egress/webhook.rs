@@ -135,6 +135,7 @@ impl WebhookClient {
             self.reach.clone(),
             budgets,
             FileEffects::Direct,
+            None,
         );
         let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE_TIMEOUT), between_bytes: None };
         let answer = Arc::clone(&session).send(request, timeouts).await;

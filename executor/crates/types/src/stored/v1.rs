@@ -699,6 +699,7 @@ enum DenialReason {
     SentBytes,
     ReceivedBytes,
     Staged,
+    HeldRequests,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -1,0 +1,206 @@
+//! Requests of staged runs that wait for the commit of the run's file changes, and are sent once then.
+//!
+//! ```text
+//! guest ─ POST ─▶ NetworkSession: the checks of any request ─▶ HeldRequests, with the whole body ─▶ guest: 202, a2g-held
+//!                                                 commit: Egress::send_held ─▶ the checks again, by a session of its own
+//! ```
+
+use super::refusal::{EgressError, NetworkError};
+use super::session::NetworkSession;
+use super::target::Target;
+use super::{Body, Egress, NetworkBackend as _, Timeouts};
+use a2g_capability::{Ceilings, HostPattern, Reach};
+use a2g_runtime::timer_now;
+use a2g_types::ident::AgentDid;
+use a2g_types::limit::{FileEffects, NetworkBudgets};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout_at;
+
+/// Maximum size of the body of a request that waits, in bytes.
+pub const MAX_HELD_BODY_BYTES: u64 = 1 << 20;
+/// Maximum length of the URL of a request that waits, in bytes: people read all of it before they decide.
+pub(super) const MAX_HELD_URL_BYTES: usize = 2 << 10;
+/// The field of the answer to a request that waits, with the number of the request.
+const HELD_FIELD: HeaderName = HeaderName::from_static("a2g-held");
+/// The size of the parts in which a body is written, in bytes.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Maximum time from the start of a request that is sent to the end of the answer's head.
+const MAX_SEND_TIME: Duration = Duration::from_secs(30);
+/// The part of the answer's body that is read, in bytes, so that its server is not cut off. Nobody gets it.
+const MAX_READ_BYTES: usize = 64 << 10;
+/// The network budget of one request beyond its own length, in bytes.
+const MAX_EXTRA_BYTES: u64 = 1 << 20;
+
+/// The place of the requests of one run that wait. Its functions block.
+pub trait HeldRequests: Send + Sync {
+    /// Makes an empty file for the body of a request. The guest's process must not be able to write it.
+    ///
+    /// # Errors
+    /// As the system calls.
+    fn make_body(&self) -> io::Result<HeldBody>;
+
+    /// Keeps a request, whose body is whole. Returns the number of the request, from 1.
+    ///
+    /// # Errors
+    /// As the system calls.
+    fn keep(&self, request: HeldRequest, body: HeldBody) -> io::Result<u32>;
+}
+
+/// The file for the body of a request that waits.
+#[derive(Debug)]
+pub struct HeldBody {
+    /// The name of the file at its place.
+    pub name: u32,
+    /// The file, open for reading and writing.
+    pub file: File,
+}
+
+/// A request that waits, without its body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldRequest {
+    /// The method.
+    pub method: String,
+    /// The checked target with path and query. It has a port.
+    pub url: String,
+    /// The header fields as they are sent, but for those that follow from the URL and the body.
+    pub fields: Vec<(String, String)>,
+}
+
+/// The answer to a guest whose request waits.
+pub(super) fn accepted(number: u32) -> Response<Body> {
+    let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response.headers_mut().insert(HELD_FIELD, HeaderValue::from(number));
+    response
+}
+
+/// A body that is being written to its file.
+pub(super) struct Spool {
+    body: HeldBody,
+    block: Vec<u8>,
+}
+
+impl Spool {
+    pub(super) async fn begin(held: &Arc<dyn HeldRequests>) -> Result<Self, EgressError> {
+        let held = Arc::clone(held);
+        let body = in_background(move || held.make_body()).await?;
+        Ok(Self { body, block: Vec::new() })
+    }
+
+    /// Adds a part. At most a block of them is in memory.
+    pub(super) async fn write(mut self, part: &[u8]) -> Result<Self, EgressError> {
+        self.block.extend_from_slice(part);
+        if self.block.len() < BLOCK_BYTES { Ok(self) } else { self.flush().await }
+    }
+
+    async fn flush(mut self) -> Result<Self, EgressError> {
+        in_background(move || {
+            self.body.file.write_all(&self.block)?;
+            self.block.clear();
+            Ok(self)
+        })
+        .await
+    }
+
+    /// Keeps the request with all that was written. Returns its number.
+    pub(super) async fn keep(
+        self,
+        held: Arc<dyn HeldRequests>,
+        request: HeldRequest,
+    ) -> Result<u32, EgressError> {
+        let Self { body, .. } = self.flush().await?;
+        in_background(move || held.keep(request, body)).await
+    }
+}
+
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, EgressError> {
+    let result = spawn_blocking(work).await.map_err(|_| NetworkError::RunEnded)?;
+    result.map_err(|error| {
+        tracing::warn!(%error, "a request cannot be kept until the commit of its run");
+        NetworkError::Broken.into()
+    })
+}
+
+impl Egress {
+    /// Sends a request that has waited, once, and returns the status of the answer. `agent` is that of the run, and
+    /// `blocked` are the hosts that the run was not allowed to reach. The host has to be one that the ceilings allow now.
+    /// Redirects are not followed.
+    ///
+    /// # Errors
+    /// [`EgressError`] if there is no answer. [`EgressError::may_have_arrived`] says whether the request was sent.
+    pub async fn send_held(
+        self: &Arc<Self>,
+        agent: &AgentDid,
+        ceilings: &Ceilings,
+        blocked: Vec<HostPattern>,
+        request: &HeldRequest,
+        body: Vec<u8>,
+    ) -> Result<u16, EgressError> {
+        let uri = request.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
+        let host = HostPattern::Exactly(Target::parse(&uri)?.host);
+        let reach = Reach::for_held_request(host, ceilings, blocked);
+        let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        let budgets = NetworkBudgets {
+            requests: 1,
+            connections: 1,
+            sent_bytes: MAX_EXTRA_BYTES.saturating_add(body_bytes),
+            received_bytes: MAX_EXTRA_BYTES,
+            ..NetworkBudgets::ZERO
+        };
+        let session = NetworkSession::with_reach(
+            Arc::clone(self),
+            agent.clone(),
+            reach,
+            budgets,
+            FileEffects::Direct,
+            None,
+        );
+        let message = make_message(request, uri, body)?;
+        let deadline = timer_now() + MAX_SEND_TIME;
+        let answer = timeout_at(deadline, Arc::clone(&session).send(message, Timeouts::default())).await;
+        let status = match answer.unwrap_or(Err(NetworkError::ResponseTimeout.into())) {
+            Ok(response) => {
+                let status = response.status().as_u16();
+                let _rest_is_dropped = timeout_at(deadline, read_some(response.into_body())).await;
+                Ok(status)
+            }
+            Err(error) => Err(error),
+        };
+        session.close();
+        status
+    }
+}
+
+fn make_message(request: &HeldRequest, uri: Uri, body: Vec<u8>) -> Result<Request<Body>, EgressError> {
+    let method = Method::from_bytes(request.method.as_bytes()).map_err(|_| NetworkError::Method)?;
+    let mut message = Request::builder().method(method).uri(uri);
+    for (name, value) in &request.fields {
+        let mut value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NetworkError::Request)?;
+        value.set_sensitive(true);
+        message = message.header(name.as_str(), value);
+    }
+    let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+    message.body(body).map_err(|_| NetworkError::Request.into())
+}
+
+async fn read_some(mut body: Body) {
+    let mut bytes = 0_usize;
+    while let Some(Ok(frame)) = body.frame().await {
+        bytes = bytes.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+        if bytes >= MAX_READ_BYTES {
+            return;
+        }
+    }
+}
