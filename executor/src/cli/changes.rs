@@ -61,7 +61,14 @@ mod tests {
     use a2g_types::tool::Digest;
 
     fn changes(count: u64, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges { count, digest: Digest([0; 32]), counts: None, shown, decisions: None }
+        FileChanges {
+            count,
+            digest: Digest([0; 32]),
+            counts: None,
+            shown,
+            requests: Vec::new(),
+            decisions: None,
+        }
     }
 
     fn list() -> Vec<ShownChange> {

@@ -256,7 +256,14 @@ mod tests {
     }
 
     fn of(count: u64, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges { count, digest: Digest::compute(b""), counts: None, shown, decisions: None }
+        FileChanges {
+            count,
+            digest: Digest::compute(b""),
+            counts: None,
+            shown,
+            requests: Vec::new(),
+            decisions: None,
+        }
     }
 
     fn text(markup: &Markup) -> String {

@@ -428,6 +428,7 @@ fn changes_page(record: &RunRecord, state: ChangeState) -> Vec<String> {
         mode: FileEffects::Staged,
         state,
         count: changes.count,
+        requests: 1,
         digest: changes.digest,
         bytes: 1,
         since: NOW,

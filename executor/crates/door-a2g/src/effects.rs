@@ -53,6 +53,7 @@ fn list(executor: &Executor, caller: &Caller) -> Encoded {
             digest: summary.digest,
             counts: None,
             shown: Vec::new(),
+            requests: Vec::new(),
             decisions: None,
         };
         effects_set(summary, changes, None)
@@ -91,9 +92,20 @@ fn effects_set(
     changes: FileChanges,
     decisions: Option<Vec<EffectsDecision>>,
 ) -> EffectsSet {
-    let ChangeSetSummary { intent, agent, tool, mode, state, count: _, digest: _, bytes, since, until } =
-        summary;
-    EffectsSet { intent, agent, tool, mode, state, changes, bytes, since, until, decisions }
+    let ChangeSetSummary {
+        intent,
+        agent,
+        tool,
+        mode,
+        state,
+        count: _,
+        requests: held,
+        digest: _,
+        bytes,
+        since,
+        until,
+    } = summary;
+    EffectsSet { intent, agent, tool, mode, state, changes, held, bytes, since, until, decisions }
 }
 
 fn unknown_fault(intent: IntentId) -> Fault {

@@ -10,7 +10,7 @@ mod changes;
 
 pub use changes::{
     ChangeCounts, ChangeGroup, ChangeState, ChangeWord, ChangedRange, DecisionAct, EntryWord, FileChanges,
-    LEFT_TO_OPERATOR, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
+    LEFT_TO_OPERATOR, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange, ShownRequest,
 };
 
 use crate::call::{Door, ParentRun};

@@ -216,7 +216,14 @@ mod tests {
     }
 
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
-        FileChanges { count, digest: Digest([7; 32]), counts: None, shown, decisions: None }
+        FileChanges {
+            count,
+            digest: Digest([7; 32]),
+            counts: None,
+            shown,
+            requests: Vec::new(),
+            decisions: None,
+        }
     }
 
     #[test]

@@ -125,6 +125,7 @@ impl ChangeSets {
                 mode: receipt.outcome.usage.effects.value,
                 state: state_without_folder(&receipt, &decisions),
                 count: changes.count,
+                requests: u64::try_from(changes.requests.len()).unwrap_or(u64::MAX),
                 digest: changes.digest,
                 bytes: 0,
                 since: now,

@@ -231,6 +231,7 @@ fn stage(receipt: &mut Receipt) {
         digest: Digest([2; 32]),
         counts: Some(counts),
         shown,
+        requests: Vec::new(),
         decisions: None,
     });
 }
@@ -314,6 +315,7 @@ fn stored_texts_are_stable() {
         digest: Digest([1; 32]),
         counts: None,
         shown: Vec::new(),
+        requests: Vec::new(),
         decisions: None,
     });
     let committed = receipt_with(|receipt| {

@@ -21,19 +21,37 @@ pub const LEFT_TO_OPERATOR: &str = "some changes may be in force, and are left t
 pub struct FileChanges {
     /// The number of changed files, folders and links.
     pub count: u64,
-    /// The hash of all changes, and of the state of the originals that they rely on.
+    /// The hash of all changes, of the state of the originals that they rely on, and of the requests that wait with them.
     pub digest: Digest,
     /// The numbers of all changes of a staged run; `None` for any other run, and in records without them.
     pub counts: Option<ChangeCounts>,
     /// The first changes of a staged run, as a person sees them before a decision: deletions, renames and emptied files come
     /// first. Empty for any other run.
     pub shown: Vec<ShownChange>,
+    /// The requests that a commit sends, in their order.
+    pub requests: Vec<ShownRequest>,
     /// The namespace of the intents of decisions on the changes, at random; `None` if none is possible. It is stored and
     /// never told: who knew it could use up the intents of later decisions.
     pub decisions: Option<IntentId>,
 }
 
 impl FileChanges {
+    /// `true` if a decision has nothing to decide on.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0 && self.requests.is_empty()
+    }
+
+    /// The number of requests that a commit sends, as the end of a sentence about it; `None` if it sends none.
+    #[must_use]
+    pub fn describe_sending(&self) -> Option<String> {
+        match self.requests.len() {
+            0 => None,
+            1 => Some("sends 1 request".to_owned()),
+            count => Some(format!("sends {count} requests")),
+        }
+    }
+
     /// The number of changes that are not among the shown ones.
     #[must_use]
     pub fn left_out(&self) -> u64 {
@@ -64,12 +82,13 @@ impl FileChanges {
         }
     }
 
-    /// The numbers of all changes in one line: `deletes 5, renames 1, changes 200, creates 3`.
+    /// The numbers of all changes and requests in one line: `deletes 5, renames 1, changes 200, creates 3, sends 2 requests`.
     #[must_use]
     pub fn summarize(&self) -> String {
         let unknown = Some(self.count_unknown()).filter(|count| *count > 0);
         let more = unknown.map(|count| format!("makes {count} more changes that are not listed"));
-        let parts = name_counts(|group| self.count_all(group)).chain(more).collect::<Vec<_>>();
+        let counts = name_counts(|group| self.count_all(group));
+        let parts = counts.chain(more).chain(self.describe_sending()).collect::<Vec<_>>();
         if parts.is_empty() { "changes nothing".to_owned() } else { parts.join(", ") }
     }
 
@@ -313,6 +332,33 @@ fn describe_sizes(before: u64, after: u64) -> String {
     format!("{before} to {}", counted(after, "byte"))
 }
 
+/// A request that waits with the file changes of its run, as a person sees it before a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownRequest {
+    /// The method.
+    pub method: String,
+    /// The whole URL. What a person could not see is escaped.
+    pub url: String,
+    /// The names of the header fields. Their values may be secrets.
+    pub fields: Vec<String>,
+    /// The size of the body in bytes.
+    pub body_bytes: u64,
+    /// The hash of the body.
+    pub body_digest: Digest,
+}
+
+impl ShownRequest {
+    /// The body and the names of the header fields: `12 bytes with the SHA-256 …; fields accept, content-type`.
+    #[must_use]
+    pub fn describe_content(&self) -> String {
+        let body = match self.body_bytes {
+            0 => "no body".to_owned(),
+            bytes => format!("{bytes} bytes with the SHA-256 {}", self.body_digest),
+        };
+        if self.fields.is_empty() { body } else { format!("{body}; fields {}", self.fields.join(", ")) }
+    }
+}
+
 /// A range of bytes that a change replaces by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangedRange {
@@ -445,6 +491,34 @@ mod tests {
     use crate::ident::ToolName;
 
     #[test]
+    fn requests_are_counted_and_described() {
+        let request = ShownRequest {
+            method: "POST".to_owned(),
+            url: "https://a.example:443/".to_owned(),
+            fields: Vec::new(),
+            body_bytes: 0,
+            body_digest: Digest([0xab; 32]),
+        };
+        assert_eq!(request.describe_content(), "no body");
+        let fields = vec!["accept".to_owned(), "cookie".to_owned()];
+        let long = ShownRequest { fields, body_bytes: 12, ..request.clone() };
+        let hash = "ab".repeat(32);
+        assert_eq!(
+            long.describe_content(),
+            format!("12 bytes with the SHA-256 {hash}; fields accept, cookie")
+        );
+        let mut none = changes(0, None, vec![]);
+        assert!(none.is_empty() && !changes(1, None, vec![]).is_empty());
+        none.requests = vec![request];
+        assert_eq!((none.is_empty(), &*none.summarize()), (false, "sends 1 request"));
+        let both = FileChanges {
+            requests: vec![long.clone(), long],
+            ..changes(1, None, vec![shown(ChangeWord::Deleted)])
+        };
+        assert_eq!(both.summarize(), "deletes 1, sends 2 requests");
+    }
+
+    #[test]
     fn a_decision_has_the_name_of_a_tool() {
         for act in DecisionAct::VARIANTS {
             assert_eq!(act.tool(), format!("effects.{}", act.as_str()));
@@ -461,7 +535,7 @@ mod tests {
     }
 
     fn changes(count: u64, counts: Option<ChangeCounts>, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges { count, digest: Digest([0; 32]), counts, shown, decisions: None }
+        FileChanges { count, digest: Digest([0; 32]), counts, shown, requests: Vec::new(), decisions: None }
     }
 
     #[test]

@@ -97,6 +97,7 @@ list!(log_lines, outcome::LogLine, "LogLine");
 list!(nested_calls, outcome::NestedCall, "NestedCall");
 list!(patterns, limit::Bound<String>, "Bound");
 list!(shown_changes, outcome::ShownChange, "ShownChange");
+list!(shown_requests, outcome::ShownRequest, "ShownRequest");
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "outcome::Receipt")]
@@ -352,8 +353,22 @@ struct FileChanges {
     counts: Option<outcome::ChangeCounts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "shown_changes")]
     shown: Vec<outcome::ShownChange>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "shown_requests")]
+    requests: Vec<outcome::ShownRequest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     decisions: Option<IntentId>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::ShownRequest")]
+struct ShownRequest {
+    method: String,
+    url: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    fields: Vec<String>,
+    body_bytes: u64,
+    #[serde(with = "as_hexadecimal")]
+    body_digest: tool::Digest,
 }
 
 #[derive(Serialize, Deserialize)]

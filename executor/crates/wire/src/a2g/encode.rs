@@ -311,7 +311,7 @@ pub fn effects(sets: &[EffectsSet]) -> Box<RawValue> {
 }
 
 fn effects_set(set: &EffectsSet) -> message::EffectsSetMessage<'_> {
-    let EffectsSet { intent, agent, tool, mode, state, changes, bytes, since, until, decisions } = set;
+    let EffectsSet { intent, agent, tool, mode, state, changes, held, bytes, since, until, decisions } = set;
     message::EffectsSetMessage {
         intent: *intent,
         agent,
@@ -320,6 +320,7 @@ fn effects_set(set: &EffectsSet) -> message::EffectsSetMessage<'_> {
         state: WireName(*state),
         changes: changes.count,
         digest: changes.digest.to_string(),
+        held: Some(*held).filter(|held| *held > 0),
         bytes: *bytes,
         // Only a year beyond 9999 has no such form.
         since: format_time(*since).unwrap_or_default(),

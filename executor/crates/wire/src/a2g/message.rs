@@ -295,6 +295,25 @@ pub(super) struct ListedChanges<'a> {
     /// The number of changes that are not listed; absent when all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<u64>,
+    /// The requests that a commit sends, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) requests: Vec<RequestMessage<'a>>,
+}
+
+/// A request that waits for the commit.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "HeldRequest")]
+pub(super) struct RequestMessage<'a> {
+    pub(super) method: &'a str,
+    /// The whole URL. What a person could not see is escaped.
+    pub(super) url: &'a str,
+    /// The names of the header fields.
+    pub(super) fields: &'a [String],
+    /// The size of the body.
+    pub(super) bytes: u64,
+    /// The SHA-256 of the body.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    pub(super) sha256: String,
 }
 
 /// The numbers of changes by kind. An emptied file is not counted as changed.
@@ -387,6 +406,9 @@ pub(super) struct EffectsSetMessage<'a> {
     pub(super) state: WireName<ChangeState>,
     /// The number of changed files, folders and links.
     pub(super) changes: u64,
+    /// The number of requests that a commit sends; absent when it sends none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<u64>,
     /// The SHA-256 of all changes, which a decision to commit them repeats.
     #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub(super) digest: String,

@@ -6,7 +6,7 @@ use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::outcome::{
     ChangeCounts, ChangedRange, Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage,
-    RunMetrics, ShownChange, Usage,
+    RunMetrics, ShownChange, ShownRequest, Usage,
 };
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::num::NonZeroU32;
@@ -77,8 +77,14 @@ pub(super) fn listed_changes(mode: FileEffects, changes: &FileChanges) -> messag
             counts: changes.counts.map(change_counts),
             files: changes.shown.iter().map(file_change).collect(),
             left_out: Some(changes.left_out()).filter(|left_out| *left_out > 0),
+            requests: changes.requests.iter().map(held_request).collect(),
         },
     }
+}
+
+fn held_request(request: &ShownRequest) -> message::RequestMessage<'_> {
+    let ShownRequest { method, url, fields, body_bytes, body_digest } = request;
+    message::RequestMessage { method, url, fields, bytes: *body_bytes, sha256: body_digest.to_string() }
 }
 
 fn change_counts(counts: ChangeCounts) -> message::ChangeCountsMessage {

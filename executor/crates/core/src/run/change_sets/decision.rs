@@ -105,7 +105,7 @@ pub(super) fn decisions_of(receipt: &Receipt) -> Option<IntentId> {
 
 /// `true` for a run whose changes were kept apart, and have taken effect or wait.
 pub(super) fn has_set(receipt: &Receipt) -> bool {
-    let kept_apart = receipt.outcome.usage.changes.as_ref().is_some_and(|changes| changes.count > 0);
+    let kept_apart = receipt.outcome.usage.changes.as_ref().is_some_and(|changes| !changes.is_empty());
     let is_decision = DecisionAct::of_tool(receipt.tool.as_str()).is_some();
     kept_apart
         && !is_decision

@@ -1,5 +1,6 @@
 //! The folders of one run's changes, and what is done with the changes as a whole.
 
+use super::held::{HeldList, RequestEnd};
 use super::program::reopen_contents;
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// The bounds of the work for the list of one run's changes.
@@ -38,6 +40,8 @@ pub(in crate::run) struct RunChanges {
     pub(super) upper: Upper,
     pub(super) store: OwnedFd,
     pub(super) roots: RunRoots,
+    /// The requests that a commit sends; `None` if there are none.
+    pub(in crate::run) requests: Option<Arc<HeldList>>,
 }
 
 /// The reason why the changes of a run are not as they should be.
@@ -66,7 +70,8 @@ impl RunChanges {
     pub(super) fn open(folder: RunFolder, roots: RunRoots) -> io::Result<Self> {
         let upper = reopen_contents(&folder.dir)?;
         let store = open_folder(&folder.dir, STORE)?;
-        Ok(Self { folder, upper, store, roots })
+        let requests = HeldList::open(&folder.dir)?.map(Arc::new);
+        Ok(Self { folder, upper, store, roots, requests })
     }
 
     pub(super) fn folders(&self) -> Folders<'_> {
@@ -81,10 +86,16 @@ impl RunChanges {
         let list = read_list(&self.folder).map_err(|error| {
             ApplyError::Unchanged(format!("their list cannot be read ({error}): discard them"))
         })?;
-        if list.digest().as_bytes() != &digest.0 {
+        let files_digest = Digest(*list.digest().as_bytes());
+        let found = self.requests.as_ref().map_or(files_digest, |requests| requests.bind(&files_digest));
+        if found != *digest {
             let reason = "they are not those that were listed: discard them".to_owned();
             return Err(ApplyError::Unchanged(reason));
         }
+        let bodies = self.requests.as_ref().map_or(Ok(()), |requests| requests.check_bodies());
+        bodies.map_err(|error| {
+            ApplyError::Unchanged(format!("a request of theirs cannot be read ({error}): discard them"))
+        })?;
         self.apply(&list)
     }
 
@@ -121,6 +132,11 @@ impl RunChanges {
                 Err(ApplyError::Unsettled(reason))
             }
         }
+    }
+
+    /// The end of each request that a commit sends, as the log in the folder says.
+    pub(in crate::run) fn read_request_ends(&self) -> io::Result<Vec<RequestEnd>> {
+        self.requests.as_ref().map_or(Ok(Vec::new()), |requests| requests.read_ends())
     }
 
     /// Writes the state of the set into its folder.

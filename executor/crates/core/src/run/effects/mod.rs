@@ -5,7 +5,7 @@
 //! end      SUCCESS ─┬─ atomic: commit ─▶ in force, and still kept ─ receipt on the disk ─▶ can be undone for some time
 //!             │     │             └─ conflict ─▶ no file is changed, and the run is a failure
 //!             │     └─ staged: listed ─ receipt (STAGED) on the disk ─▶ waits for a decision (`sets.rs`)
-//!             └─ any other end ─▶ the run's folder is removed
+//!             └─ any other end ─▶ the run's folder is removed, with the requests that the run has left (`held.rs`)
 //! restart  for each folder that is left: the receipt says SUCCESS ─▶ the changes stay; STAGED ─▶ they wait again;
 //!          otherwise they are taken back
 //! ```
@@ -13,6 +13,7 @@
 //! commit needs besides (`roots.json`, `store`) is outside of `upper`.
 
 mod changes;
+mod held;
 mod program;
 mod recover;
 mod removal;
@@ -23,6 +24,7 @@ mod staged;
 mod withdrawal;
 
 pub(super) use changes::{ApplyError, RunChanges};
+pub(super) use held::{HeldList, RequestEnd, StoredRequest, describe_ends};
 pub(super) use program::{CallTurn, Member};
 pub(super) use recover::LeftSet;
 pub use sets::ChangeSetSummary;

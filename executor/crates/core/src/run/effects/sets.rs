@@ -62,7 +62,9 @@ pub struct ChangeSetSummary {
     pub state: ChangeState,
     /// The number of changes.
     pub count: u64,
-    /// The hash of all changes: a decision names it.
+    /// The number of requests that a commit sends.
+    pub requests: u64,
+    /// The hash of all changes and requests: a decision names it.
     pub digest: Digest,
     /// The disk space that the set uses, in bytes.
     pub bytes: u64,
@@ -350,6 +352,7 @@ impl KeptSet {
             mode,
             state: stored.state.state(),
             count: changes.count,
+            requests: u64::try_from(changes.requests.len()).unwrap_or(u64::MAX),
             digest: changes.digest,
             bytes: stored.bytes,
             since: from_micros(stored.since),

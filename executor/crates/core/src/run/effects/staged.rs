@@ -2,6 +2,7 @@
 //! take effect, whoever stops the run finds it, although its guest has ended.
 
 use super::changes::{ApplyError, RunChanges, list_changes, write_list};
+use super::held::{HeldList, HeldStore};
 use super::program::{CallTurn, GrantedRoots, Member, StageError, read_table};
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
@@ -12,6 +13,7 @@ use crate::run::{ExecutorSettings, RunIdentity};
 use a2g_capability::Permit;
 use a2g_overlay::{Effects, Table, Upper};
 use a2g_runtime::aside::run_aside;
+use a2g_sandbox::egress::HeldRequests;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -31,6 +33,8 @@ const NO_FOLDER: &str = "the executor cannot keep the file changes of this call 
 pub(in crate::run) struct StagedChanges {
     effects: Arc<EffectsFolder>,
     files: RunFiles,
+    /// The requests that the run leaves for its commit; `None` if it may leave none.
+    held: Option<Arc<HeldStore>>,
     /// The handles for the run.
     guests: Option<a2g_capability::Upper>,
     run: RunIdentity,
@@ -78,6 +82,8 @@ struct Listed {
     upper: Upper,
     roots: RunRoots,
     list: Effects,
+    /// `None` if the run has left none.
+    requests: Option<HeldList>,
 }
 
 impl EffectsFolder {
@@ -107,6 +113,9 @@ impl EffectsFolder {
         }
         let owner = Box::<str>::from(call.charge.owner().unwrap_or(call.agent.as_str()));
         let granted = GrantedRoots::of(permit);
+        let may_hold = mode == FileEffects::Staged
+            && permit.grant().network().value
+            && permit.grant().network_budgets().held_requests > 0;
         let intent = call.intent;
         let made = match shared_files {
             Some(turn) => run_aside(&owner, async move { join(turn, granted) }).await,
@@ -123,13 +132,18 @@ impl EffectsFolder {
                 Err(error) => Err(error.into()),
             },
         };
-        match made {
-            Ok((files, guests)) => {
+        let with_requests = made.and_then(|(files, guests)| {
+            let held = if may_hold { files.hold_requests()? } else { None };
+            Ok((files, guests, held))
+        });
+        match with_requests {
+            Ok((files, guests, held)) => {
                 let Call { intent, agent, tool, .. } = call;
                 let run = RunIdentity { intent: *intent, agent: agent.clone(), tool: tool.clone() };
                 let withdrawal = self.watch(&run);
                 let effects = Arc::clone(self);
-                Ok(Some(StagedChanges { effects, files, guests: Some(guests), run, mode, withdrawal, owner }))
+                let guests = Some(guests);
+                Ok(Some(StagedChanges { effects, files, held, guests, run, mode, withdrawal, owner }))
             }
             Err(StageError::Refused(message)) => Err(refuse(intent, message)),
             Err(StageError::Broken(reason)) => Err(refuse(
@@ -218,13 +232,19 @@ impl StagedChanges {
         self.withdrawal.close()
     }
 
+    /// The place of the requests that the run leaves for its commit; `None` if it may leave none.
+    pub(in crate::run) fn held_requests(&self) -> Option<Arc<dyn HeldRequests>> {
+        let held = self.held.clone()?;
+        Some(held)
+    }
+
     /// Lets all changes take effect, or none; those of a call go to the run that makes it, and those of a staged run wait
     /// for a decision from now on.
     ///
     /// # Errors
     /// The reason why none did.
     pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, SettleError> {
-        let Self { effects, files, guests: _, run, mode, withdrawal, owner } = self;
+        let Self { effects, files, held, guests: _, run, mode, withdrawal, owner } = self;
         let withdrawal = match &files {
             // A stop from here on comes too late: its caller gets the changes.
             RunFiles::Call { .. } => {
@@ -233,14 +253,20 @@ impl StagedChanges {
             }
             RunFiles::Alone { .. } | RunFiles::Program { .. } => Some(withdrawal),
         };
-        let listed = run_aside(&owner, async move { files.list() }).await?;
+        let listed = run_aside(&owner, async move { files.list(held.as_deref()) }).await?;
         let Some(listed) = listed else { return Ok(Settled { changes: None, kept: None }) };
         let Some(withdrawal) = withdrawal else { return Ok(Settled { changes: None, kept: None }) };
         let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);
-        let digest = Digest(*listed.list.digest().as_bytes());
-        let decisions = Some(IntentId::random());
-        let changes = FileChanges { count, digest, counts: None, shown: Vec::new(), decisions };
-        if listed.list.is_empty() {
+        let files_digest = Digest(*listed.list.digest().as_bytes());
+        let changes = FileChanges {
+            count,
+            digest: listed.requests.as_ref().map_or(files_digest, |requests| requests.bind(&files_digest)),
+            counts: None,
+            shown: Vec::new(),
+            requests: listed.requests.as_ref().map(HeldList::to_shown).unwrap_or_default(),
+            decisions: Some(IntentId::random()),
+        };
+        if changes.is_empty() {
             return Ok(Settled { changes: Some(changes), kept: None });
         }
         let settling = Settling { effects: Arc::clone(&effects), listed, run, mode, withdrawal, changes };
@@ -255,8 +281,22 @@ impl StagedChanges {
 }
 
 impl RunFiles {
-    /// Lists the changes; `None` for a call, whose changes are its caller's now.
-    fn list(self) -> Result<Option<Listed>, String> {
+    /// The place of requests that wait, in the folder of the run. A call that shares the files of its caller has no network.
+    fn hold_requests(&self) -> io::Result<Option<Arc<HeldStore>>> {
+        match self {
+            Self::Alone { folder, .. } | Self::Program { folder, .. } => {
+                Ok(Some(Arc::new(HeldStore::new(&folder.dir)?)))
+            }
+            Self::Call { .. } => Ok(None),
+        }
+    }
+
+    /// Lists the changes and the requests; `None` for a call, whose changes are its caller's now.
+    fn list(self, held: Option<&HeldStore>) -> Result<Option<Listed>, String> {
+        let list_requests = || match held {
+            Some(held) => held.finish().map_err(|error| no_space(&error)),
+            None => Ok(None),
+        };
         match self {
             Self::Alone { folder, upper, roots } => {
                 let bytes = read_table(upper.dir()).map_err(unreadable)?;
@@ -271,7 +311,7 @@ impl RunFiles {
                         "the run was not granted {shown}, which they change: check the tool"
                     ));
                 }
-                Ok(Some(Listed { folder, upper, roots, list }))
+                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()? }))
             }
             // The changes of each of its runs were compared with the grant at its end.
             Self::Program { folder, member } => {
@@ -279,7 +319,7 @@ impl RunFiles {
                 let upper = member.contents().map_err(unreadable)?;
                 let roots = RunRoots::of_areas(member.areas()).map_err(unreadable)?;
                 let list = list_changes(&table, &upper, &roots)?;
-                Ok(Some(Listed { folder, upper, roots, list }))
+                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()? }))
             }
             Self::Call { turn, member } => turn.hand_over(&member).map(|()| None),
         }
@@ -300,12 +340,12 @@ impl Settling {
     /// Lets the changes wait for a decision.
     fn wait(self, clock: &dyn Clock) -> Result<Settled, SettleError> {
         let Self { effects, listed, run, mode, withdrawal, mut changes } = self;
-        let Listed { folder, upper, roots, list } = listed;
+        let Listed { folder, upper, roots, list, requests } = listed;
         changes.counts = Some(shown::count(&list));
         changes.shown = shown::list(&list, &roots, &upper, clock)?;
         write_list(&folder, &list).map_err(|error| no_space(&error))?;
         let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
-        let run_changes = RunChanges { folder, upper, store, roots };
+        let run_changes = RunChanges { folder, upper, store, roots, requests: requests.map(Arc::new) };
         let now = clock.now();
         let stored = run_changes.mark(KeptState::Waiting, now, now + effects.settings.decide_within);
         let stored = stored.map_err(|error| no_space(&error))?;
@@ -321,13 +361,14 @@ impl Settling {
     /// Lets the changes take effect.
     fn commit(self, clock: &dyn Clock) -> Result<Settled, SettleError> {
         let Self { effects, listed, run, mode, withdrawal, changes } = self;
-        let Listed { mut folder, upper, roots, list } = listed;
+        // Only a staged run leaves requests.
+        let Listed { mut folder, upper, roots, list, requests: _ } = listed;
         let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
         // A stop from here on comes too late.
         withdrawal.close().map_err(SettleError::Withdrawn)?;
         // From here on, the log in the folder is what ends the commit, should this process not do it.
         folder.fate = Fate::Kept;
-        let mut run_changes = RunChanges { folder, upper, store, roots };
+        let mut run_changes = RunChanges { folder, upper, store, roots, requests: None };
         if let Err(error) = run_changes.apply(&list) {
             let reason = match error {
                 ApplyError::Unchanged(reason) => {

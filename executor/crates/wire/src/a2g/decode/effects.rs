@@ -8,7 +8,8 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::FileEffects;
 use a2g_types::outcome::{
-    ChangeCounts, ChangeState, ChangedRange, DecisionAct, FileChanges, Receipt, ShownChange, Status,
+    ChangeCounts, ChangeState, ChangedRange, DecisionAct, FileChanges, Receipt, ShownChange, ShownRequest,
+    Status,
 };
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::Digest;
@@ -39,6 +40,8 @@ pub struct EffectsSet {
     pub state: ChangeState,
     /// The changes. They are written without their list unless `decisions` is present.
     pub changes: FileChanges,
+    /// The number of requests that a commit sends.
+    pub held: u64,
     /// The disk space that the set takes, in bytes.
     pub bytes: u64,
     /// The time at which the state began.
@@ -122,6 +125,7 @@ fn decode_list<'a, T>(
 fn decode_set(field: Field<'_>) -> Result<EffectsSet, Fault> {
     let mut object = field.object()?;
     let shown = object.read_optional_with("files", |files| decode_list(&files, decode_change))?;
+    let requests = object.read_optional_with("requests", |list| decode_list(&list, decode_request))?;
     Ok(EffectsSet {
         intent: object.read("intent")?,
         agent: object.read("agent")?,
@@ -133,12 +137,25 @@ fn decode_set(field: Field<'_>) -> Result<EffectsSet, Fault> {
             digest: object.read("digest")?,
             counts: object.read_optional_with("counts", decode_counts)?,
             shown: shown.unwrap_or_default(),
+            requests: requests.unwrap_or_default(),
             decisions: None,
         },
+        held: object.read_optional_with("held", decode_number)?.unwrap_or_default(),
         bytes: decode_number(object.require("bytes")?)?,
         since: decode_time(object.require("since")?)?,
         until: decode_time(object.require("until")?)?,
         decisions: object.read_optional_with("decisions", |list| decode_list(&list, decode_decision))?,
+    })
+}
+
+fn decode_request(field: Field<'_>) -> Result<ShownRequest, Fault> {
+    let mut object = field.object()?;
+    Ok(ShownRequest {
+        method: object.read("method")?,
+        url: object.read("url")?,
+        fields: object.require("fields")?.strings()?,
+        body_bytes: decode_number(object.require("bytes")?)?,
+        body_digest: object.read("sha256")?,
     })
 }
 

@@ -10,7 +10,7 @@ use a2g_types::ident::SignerName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit, NetworkBudgets};
 use a2g_types::outcome::{
     ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DecisionAct, DenialReason, EntryWord,
-    FileChanges, HostRule, NetworkUsage, ShownChange, Status,
+    FileChanges, HostRule, NetworkUsage, ShownChange, ShownRequest, Status,
 };
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
@@ -108,6 +108,7 @@ fn effects_are_reported_unless_they_are_direct() {
         digest: Digest([0xab; 32]),
         counts: None,
         shown: Vec::new(),
+        requests: Vec::new(),
         decisions: None,
     });
     let report = value(&encode::report(&receipt));
@@ -139,6 +140,7 @@ fn staged_changes() -> FileChanges {
         digest: Digest([0xab; 32]),
         counts: Some(counts),
         shown: vec![deletion, rename],
+        requests: Vec::new(),
         decisions: None,
     }
 }
@@ -157,13 +159,21 @@ fn effects_sets() -> [EffectsSet; 2] {
         approved_by: Some("anna".into()),
         ..receipt(End::NotCommitted("`/tmp/b` has changed".into()))
     };
+    let request = ShownRequest {
+        method: "POST".into(),
+        url: "https://a.example:443/x".into(),
+        fields: vec!["cookie".into()],
+        body_bytes: 5,
+        body_digest: Digest([0xcd; 32]),
+    };
     let shown = EffectsSet {
         intent: IntentId::parse(INTENT).unwrap(),
         agent: AgentDid::parse(AGENT).unwrap(),
         tool: ToolName::parse("write_file").unwrap(),
         mode: FileEffects::Staged,
         state: ChangeState::Waiting,
-        changes: staged_changes(),
+        changes: FileChanges { requests: vec![request], ..staged_changes() },
+        held: 1,
         bytes: 4096,
         since: OffsetDateTime::UNIX_EPOCH,
         until: OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1),
@@ -218,11 +228,16 @@ fn sets_of_file_changes_are_read_as_they_are_written() {
     let written = encode::effects(&sets);
     assert_eq!(decode::effects_result(written.get()).unwrap(), sets);
     let listed = &value(&written)["sets"][0];
-    for absent in ["counts", "files", "left_out", "decisions"] {
+    for absent in ["counts", "files", "left_out", "requests", "decisions"] {
         assert_eq!(listed.get(absent), None, "{absent}");
     }
+    assert_eq!(listed["held"], 1);
     let shown = &value(&written)["sets"][1];
     assert_eq!((&shown["state"], &shown["left_out"]), (&json!("waiting"), &json!(2)));
+    let request = json!({
+        "method": "POST", "url": "https://a.example:443/x", "fields": ["cookie"], "bytes": 5, "sha256": "cd".repeat(32),
+    });
+    assert_eq!(shown["requests"], json!([request]));
     let uncounted = FileChanges { counts: None, ..staged_changes() };
     let old = [EffectsSet { changes: uncounted, ..effects_sets()[1].clone() }];
     assert_eq!(decode::effects_result(encode::effects(&old).get()).unwrap(), old);

@@ -24,7 +24,14 @@ fn add(effects: &EffectsFolder, of: &str, state: KeptState, bytes: u64, since: i
     let intent = IntentId::random();
     let run = RunIdentity { intent, agent: agent(of), tool: ToolName::parse("tool").unwrap() };
     let digest = Digest([0; 32]);
-    let changes = FileChanges { count: 1, digest, counts: None, shown: Vec::new(), decisions: None };
+    let changes = FileChanges {
+        count: 1,
+        digest,
+        counts: None,
+        shown: Vec::new(),
+        requests: Vec::new(),
+        decisions: None,
+    };
     let stored = StoredSet { version: VERSION, state, since, until: since + 1, bytes };
     effects.remember(&run, FileEffects::Staged, &changes, format!("{intent}-0"), stored, 0);
     intent

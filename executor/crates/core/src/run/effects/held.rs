@@ -1,0 +1,338 @@
+//! The requests of a staged run that wait for the commit of its file changes, in a folder that the guest's process cannot
+//! write.
+//!
+//! ```text
+//! run     requests/0, requests/1, …: a body each ─ end of the run ─▶ requests/list.json, which the digest of the changes covers
+//! commit  file changes in force ─▶ for each request: a line in requests/log ─ sent ─▶ a line with its end
+//! ```
+//! Each line is on the disk before the next step, so no request is ever sent twice: after a restart, one that has begun and
+//! has no end may have arrived.
+
+use super::{make_folder, open_folder};
+use a2g_sandbox::egress::{HeldBody, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
+use a2g_types::outcome::ShownRequest;
+use a2g_types::tool::Digest;
+use a2g_types::visible_text::escape_invisible;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, fsync, openat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The folder of a run with its requests.
+const REQUESTS: &str = "requests";
+/// The file in it with all requests but their bodies.
+const LIST: &str = "list.json";
+/// The file in it with what was sent.
+const LOG: &str = "log";
+/// The longest such file, in bytes: 64 heads of 64 KiB, of which every byte may be escaped.
+const MAX_FILE_BYTES: u64 = 32 << 20;
+/// The beginning of what the digest of changes with requests is of.
+const DIGEST_DOMAIN: &[u8] = b"a2g file changes with requests\0";
+
+/// A request as the list has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::run) struct StoredRequest {
+    pub(in crate::run) request: HeldRequest,
+    /// The name of the file with the body.
+    body: u32,
+    bytes: u64,
+    digest: Digest,
+}
+
+/// The end of a request that waited, in the result of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(in crate::run) enum RequestEnd {
+    /// A server has answered.
+    Sent { status: u16 },
+    /// It was not sent. The reason is a clause.
+    Failed { reason: String },
+    /// It may have arrived. The reason is a clause.
+    Unknown { reason: String },
+    /// An earlier one was not answered, or the executor has stopped before.
+    NotSent,
+}
+
+/// A line of the log: a request, by its number from 1, begins or ends.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogLine {
+    number: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    end: Option<RequestEnd>,
+}
+
+/// The requests of a run that has not ended.
+pub(super) struct HeldStore {
+    /// The folder of the run.
+    run: OwnedFd,
+    kept: Mutex<KeptRequests>,
+}
+
+#[derive(Default)]
+struct KeptRequests {
+    /// `None` until the run leaves a request.
+    folder: Option<OwnedFd>,
+    /// The name of the next body.
+    next: u32,
+    requests: Vec<StoredRequest>,
+}
+
+impl HeldStore {
+    /// Requests in the folder of a run.
+    pub(super) fn new(run: &OwnedFd) -> io::Result<Self> {
+        Ok(Self { run: run.try_clone()?, kept: Mutex::default() })
+    }
+
+    /// Writes the list. Returns `None` if the run has left no request.
+    pub(super) fn finish(&self) -> io::Result<Option<HeldList>> {
+        let KeptRequests { folder, requests, .. } = std::mem::take(&mut *self.kept.lock());
+        let Some(folder) = folder.filter(|_| !requests.is_empty()) else { return Ok(None) };
+        let text = serde_json::to_vec(&requests)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        open_file(&folder, LIST, flags)?.write_all(&text)?;
+        Ok(Some(HeldList { folder, text, requests }))
+    }
+}
+
+impl HeldRequests for HeldStore {
+    fn make_body(&self) -> io::Result<HeldBody> {
+        let mut kept = self.kept.lock();
+        let folder = match kept.folder.take() {
+            Some(folder) => folder,
+            None => make_folder(&self.run, REQUESTS)?,
+        };
+        let name = kept.next;
+        kept.next += 1;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = open_file(&folder, &name.to_string(), flags);
+        kept.folder = Some(folder);
+        Ok(HeldBody { name, file: file? })
+    }
+
+    fn keep(&self, request: HeldRequest, body: HeldBody) -> io::Result<u32> {
+        let HeldBody { name, mut file } = body;
+        file.rewind()?;
+        let content = read_all(file, MAX_HELD_BODY_BYTES)?;
+        let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+        let stored = StoredRequest { request, body: name, bytes, digest: Digest::compute(&content) };
+        let mut kept = self.kept.lock();
+        kept.requests.push(stored);
+        Ok(u32::try_from(kept.requests.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// The requests of a run that has ended, with what became of them.
+pub(in crate::run) struct HeldList {
+    folder: OwnedFd,
+    /// The list as it is on the disk.
+    text: Vec<u8>,
+    requests: Vec<StoredRequest>,
+}
+
+impl HeldList {
+    /// Opens the requests of an earlier run; `None` if it has left none.
+    pub(super) fn open(run: &OwnedFd) -> io::Result<Option<Self>> {
+        let folder = match open_folder(run, REQUESTS) {
+            Ok(folder) => folder,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(file) = find_file(&folder, LIST)? else { return Ok(None) };
+        let text = read_all(file, MAX_FILE_BYTES)?;
+        let requests = serde_json::from_slice(&text)?;
+        Ok(Some(Self { folder, text, requests }))
+    }
+
+    /// The requests, in their order.
+    pub(in crate::run) fn requests(&self) -> &[StoredRequest] {
+        &self.requests
+    }
+
+    /// The digest of file changes, of which `files` is that without requests, and of these requests.
+    pub(super) fn bind(&self, files: &Digest) -> Digest {
+        Digest::compute(&[DIGEST_DOMAIN, &files.0, &self.text].concat())
+    }
+
+    /// The requests as people see them.
+    pub(super) fn to_shown(&self) -> Vec<ShownRequest> {
+        let shown = |StoredRequest { request, body: _, bytes, digest }: &StoredRequest| ShownRequest {
+            method: request.method.clone(),
+            url: escape_invisible(&request.url, usize::MAX),
+            fields: request.fields.iter().map(|(name, _)| name.clone()).collect(),
+            body_bytes: *bytes,
+            body_digest: *digest,
+        };
+        self.requests.iter().map(shown).collect()
+    }
+
+    /// The body of a request.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not the one that was kept.
+    pub(in crate::run) fn read_body(&self, stored: &StoredRequest) -> io::Result<Vec<u8>> {
+        let file = find_file(&self.folder, &stored.body.to_string())?.ok_or(io::ErrorKind::NotFound)?;
+        let content = read_all(file, MAX_HELD_BODY_BYTES)?;
+        if Digest::compute(&content) != stored.digest {
+            return Err(io::Error::other("the body is not the one that was listed"));
+        }
+        Ok(content)
+    }
+
+    /// Checks that all bodies are those that were kept.
+    pub(super) fn check_bodies(&self) -> io::Result<()> {
+        self.requests.iter().try_for_each(|stored| self.read_body(stored).map(drop))
+    }
+
+    /// Notes on the disk that a request is about to be sent, or with `end` what became of it. `number` is from 1.
+    ///
+    /// # Errors
+    /// If it is not on the disk: then the request must not be sent.
+    pub(in crate::run) fn note(&self, number: usize, end: Option<RequestEnd>) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut log = open_file(&self.folder, LOG, flags)?;
+        let mut line = serde_json::to_vec(&LogLine { number, end })?;
+        line.push(b'\n');
+        log.write_all(&line)?;
+        log.sync_all()?;
+        fsync(&self.folder)?;
+        Ok(())
+    }
+
+    /// The end of each request so far, as the log says.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub(in crate::run) fn read_ends(&self) -> io::Result<Vec<RequestEnd>> {
+        let mut ends = vec![RequestEnd::NotSent; self.requests.len()];
+        let Some(file) = find_file(&self.folder, LOG)? else { return Ok(ends) };
+        let log = read_all(file, MAX_FILE_BYTES)?;
+        for line in log.split_inclusive(|byte| *byte == b'\n') {
+            // What a crash has cut off was not on the disk before a request was sent.
+            if !line.ends_with(b"\n") {
+                break;
+            }
+            let LogLine { number, end } = serde_json::from_slice(line)?;
+            if let Some(slot) = number.checked_sub(1).and_then(|index| ends.get_mut(index)) {
+                let stopped = || RequestEnd::Unknown { reason: "the executor stopped meanwhile".to_owned() };
+                *slot = end.unwrap_or_else(stopped);
+            }
+        }
+        Ok(ends)
+    }
+}
+
+/// One sentence about the ends of all requests; `None` without requests.
+pub(in crate::run) fn describe_ends(ends: &[RequestEnd]) -> Option<String> {
+    let count = |is_counted: fn(&RequestEnd) -> bool| ends.iter().filter(|end| is_counted(end)).count();
+    let sent = count(|end| matches!(end, RequestEnd::Sent { .. }));
+    let not_sent = count(|end| *end == RequestEnd::NotSent);
+    let mut text = format!("{sent} of {} requests were sent, which cannot be undone", ends.len());
+    for (number, end) in (1..).zip(ends) {
+        match end {
+            RequestEnd::Failed { reason } => {
+                text.push_str(&format!("; request {number} was not sent: {reason}"));
+            }
+            RequestEnd::Unknown { reason } => {
+                text.push_str(&format!("; request {number} may have arrived: {reason}"));
+            }
+            RequestEnd::Sent { .. } | RequestEnd::NotSent => {}
+        }
+    }
+    if not_sent > 0 {
+        text.push_str(&format!("; {not_sent} were not tried"));
+    }
+    (!ends.is_empty()).then_some(text)
+}
+
+fn open_file(folder: impl AsFd, name: &str, flags: OFlags) -> io::Result<File> {
+    Ok(File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?))
+}
+
+fn find_file(folder: impl AsFd, name: &str) -> io::Result<Option<File>> {
+    match openat(folder, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => Ok(Some(File::from(file))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn read_all(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(max_bytes).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Leaves requests with these bodies in the folder of a run.
+    fn leave(run: &OwnedFd, bodies: &[&str]) -> Option<HeldList> {
+        let store = HeldStore::new(run).unwrap();
+        for (number, body) in (1..).zip(bodies) {
+            let mut held = store.make_body().unwrap();
+            held.file.write_all(body.as_bytes()).unwrap();
+            let fields = vec![("cookie".to_owned(), "secret".to_owned())];
+            let url = "https://a.example:443/\u{202e}".to_owned();
+            let request = HeldRequest { method: "POST".to_owned(), url, fields };
+            assert_eq!(store.keep(request, held).unwrap(), number);
+        }
+        store.finish().unwrap()
+    }
+
+    fn open(path: &std::path::Path) -> OwnedFd {
+        File::open(path).unwrap().into()
+    }
+
+    #[test]
+    fn requests_are_found_again_and_the_digest_is_of_every_byte() {
+        let home = tempfile::tempdir().unwrap();
+        let run = open(home.path());
+        assert!(leave(&run, &[]).is_none() && HeldList::open(&run).unwrap().is_none());
+        let list = leave(&run, &["one", ""]).unwrap();
+        let again = HeldList::open(&run).unwrap().unwrap();
+        assert_eq!(again.requests(), list.requests());
+        let files = Digest([1; 32]);
+        assert_eq!(again.bind(&files), list.bind(&files));
+        assert_ne!(list.bind(&files), list.bind(&Digest([2; 32])));
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(leave(&open(other.path()), &["onE", ""]).unwrap().bind(&files), list.bind(&files));
+
+        let shown = list.to_shown();
+        assert_eq!((shown[0].body_bytes, shown[1].body_bytes), (3, 0));
+        assert!(!shown[0].url.contains('\u{202e}') && !format!("{shown:?}").contains("secret"));
+        assert_eq!(list.read_body(&list.requests()[0]).unwrap(), b"one");
+        std::fs::write(home.path().join(REQUESTS).join("0"), "two").unwrap();
+        assert!(list.check_bodies().is_err());
+    }
+
+    #[test]
+    fn a_request_that_has_begun_is_never_one_that_was_not_sent() {
+        let home = tempfile::tempdir().unwrap();
+        let list = leave(&open(home.path()), &["", "", "", ""]).unwrap();
+        assert_eq!(list.read_ends().unwrap(), vec![RequestEnd::NotSent; 4]);
+        let sent = RequestEnd::Sent { status: 201 };
+        let failed = RequestEnd::Failed { reason: "no".to_owned() };
+        for (number, end) in [(1, None), (1, Some(sent.clone())), (2, Some(failed.clone())), (3, None)] {
+            list.note(number, end).unwrap();
+        }
+        let log = home.path().join(REQUESTS).join(LOG);
+        let whole = std::fs::read(&log).unwrap();
+        std::fs::write(&log, [&*whole, br#"{"number":4"#].concat()).unwrap();
+        let ends = list.read_ends().unwrap();
+        assert_eq!((&ends[0], &ends[1], &ends[3]), (&sent, &failed, &RequestEnd::NotSent));
+        assert!(matches!(ends[2], RequestEnd::Unknown { .. }), "{ends:?}");
+        let said = describe_ends(&ends).unwrap();
+        for part in
+            ["1 of 4 requests", "request 2 was not sent: no", "request 3 may have", "1 were not tried"]
+        {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(describe_ends(&[]), None);
+    }
+}
