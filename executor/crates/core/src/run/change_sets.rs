@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! set taken ─ start in the journal ─▶ commit, undo, or nothing ─ receipt ─▶ set in force, waiting as before, or gone
+//!                                        └─ the requests that the run has left are sent (`requests.rs`)
 //! ```
 //! A decision is a run without a guest: it has an intent of its own, a start that is on the disk before anything changes, a
 //! receipt and a report. Its intent follows from a random number in the receipt of the run whose changes it is about, and
@@ -9,11 +10,12 @@
 //! interrupted after it had taken effect, another one records that.
 
 mod decision;
+mod requests;
 
 use super::approval_rules::required_approvals;
 use super::claims::Claims;
 use super::effects::{
-    ApplyError, ChangeSetSummary, EffectsFolder, LeftSet, RunChanges, TakenSet, wrong_state_fault,
+    ApplyError, ChangeSetSummary, EffectsFolder, LeftSet, RequestEnd, RunChanges, TakenSet, wrong_state_fault,
 };
 use super::faults::{busy_fault, stop_fault};
 use super::fleet::{FleetClaim, Node, StartOutcome};
@@ -25,6 +27,7 @@ use a2g_govern::{DecisionAuthor, DecisionRight};
 use a2g_journal::{ClaimResult, IfFull, Journal, RunEffects, Stage, StartRequest};
 use a2g_overlay::Recovered;
 use a2g_runtime::spawn;
+use a2g_sandbox::egress::Egress;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -72,6 +75,8 @@ pub struct ChangeSets {
     node: Arc<Node>,
     slots: Arc<Slots>,
     intents: Arc<OpenIntents>,
+    /// `None` if no run may use the network.
+    egress: Option<Arc<Egress>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -86,6 +91,7 @@ impl ChangeSets {
             node: Arc::clone(&parts.node),
             slots: Arc::clone(&parts.slots),
             intents: Arc::clone(&parts.intents),
+            egress: parts.egress.clone(),
             clock: Arc::clone(&parts.clock),
         }
     }
@@ -383,14 +389,16 @@ impl ChangeSets {
             | (ChangeState::Kept | ChangeState::InForce, Recovered::Committed) => {}
             // A commit was interrupted after it had taken effect.
             (ChangeState::Waiting, Recovered::Committed) => {
-                self.record_recovered(&receipt, DecisionAct::Commit, &by(), count).await?;
+                let ends = left.read_request_ends();
+                self.record_recovered(&receipt, DecisionAct::Commit, &by(), count, &ends).await?;
                 count += 1;
             }
             // An undo was interrupted after it had taken effect.
             (ChangeState::Kept | ChangeState::InForce, Recovered::Unchanged)
                 if last.is_some_and(|(act, _)| act == DecisionAct::Undo) =>
             {
-                self.record_recovered(&receipt, DecisionAct::Undo, &by(), count).await?;
+                let ends = left.read_request_ends();
+                self.record_recovered(&receipt, DecisionAct::Undo, &by(), count, &ends).await?;
                 left.remove();
                 return Ok(());
             }
@@ -417,17 +425,18 @@ impl ChangeSets {
         Ok(())
     }
 
-    /// Records a decision that an earlier process has made, and that has taken effect.
+    /// Records a decision that an earlier process has made, and that has taken effect. No request is sent any more.
     async fn record_recovered(
         &self,
         receipt: &Arc<Receipt>,
         act: DecisionAct,
         by: &str,
         decisions: u32,
+        ends: &[RequestEnd],
     ) -> Result<(), Fault> {
         let decision = Decision::new(receipt, act, by, decisions.saturating_add(1))?;
         let claim = self.start(&decision).await?;
-        let end = decision.success();
+        let end = decision.success(ends);
         self.finish(&decision, &claim, end, Duration::ZERO).await.map(drop)
     }
 
@@ -541,12 +550,26 @@ impl ChangeSets {
         let claim = self.start(&decision).await?;
         taken.count_decision();
         let begun = self.clock.monotonic();
-        let check = self.check_again(&decision, &receipt, act, author);
-        let Done { taken, changes, end } = self.perform(taken, act, &claim, check).await;
+        let check = Arc::new(self.check_again(&decision, &receipt, act, author));
+        let in_turn = Arc::clone(&check);
+        let Done { taken, changes, end } = self.perform(taken, act, &claim, move || in_turn()).await;
+        let held = changes.as_ref().and_then(|changes| changes.requests.clone()).filter(|_| end.is_ok());
+        // Outside of the turn: a slow server holds up no other commit.
+        let ends = match (act, &held) {
+            (DecisionAct::Commit, Some(list)) => {
+                let may_send = || {
+                    if claim.is_held() { check() } else { Err("the lease in the fleet was lost".to_owned()) }
+                };
+                self.send_requests(list, &receipt, may_send).await
+            }
+            (DecisionAct::Undo, Some(list)) => requests::read_ends(list).await,
+            (DecisionAct::Discard, Some(_))
+            | (DecisionAct::Commit | DecisionAct::Discard | DecisionAct::Undo, None) => Vec::new(),
+        };
         let wall = self.clock.monotonic().saturating_duration_since(begun);
         let is_unsettled = matches!(end, Err(ApplyError::Unsettled(_)));
         let end = match end {
-            Ok(()) => decision.success(),
+            Ok(()) => decision.success(&ends),
             Err(_reason) if !claim.is_held() => End::Aborted(AbortReason::LeaseLost),
             Err(error) => End::NotCommitted(error.into_reason()),
         };
@@ -559,18 +582,24 @@ impl ChangeSets {
         tracing::info!(%intent, decision = act.tool(), caller = by, status = finished.outcome.end.status().as_str(), "decided on file changes");
         if finished.outcome.end.status() == Status::Success {
             self.settle(taken, changes, act).await;
+        } else if !ends.is_empty() {
+            // Another node has reported the commit as aborted. Nobody may discard what was sent.
+            taken.leave();
         }
         Ok(finished)
     }
 
-    /// The check right before a decision takes effect: it may have waited for others.
+    /// The check right before a decision takes effect, and before each request that it sends: it may have waited for others.
     fn check_again(
         &self,
         decision: &Decision,
         staged: &Receipt,
         act: DecisionAct,
         author: Option<DecisionAuthor>,
-    ) -> impl FnOnce() -> Result<(), String> + Send + 'static {
+    ) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let requests = staged.outcome.usage.changes.as_ref().map_or(0, |changes| changes.requests.len());
+        let max_requests = self.settings.ceilings.network_budgets.held_requests;
+        let has_too_many = usize::try_from(max_requests).is_ok_and(|max| requests > max);
         let policies = Arc::clone(&self.policies);
         let intents = Arc::clone(&self.intents);
         let effects = Arc::clone(&self.effects);
@@ -584,12 +613,18 @@ impl ChangeSets {
                 DecisionAct::Commit if effects.is_withdrawn(run.intent) => {
                     return Err("the run was cancelled or revoked meanwhile".to_owned());
                 }
+                DecisionAct::Commit if has_too_many => {
+                    return Err(format!(
+                        "the operator lets {max_requests} requests of a run wait now (`ceilings.held_requests`), and these are \
+                         {requests}: discard them"
+                    ));
+                }
                 DecisionAct::Commit | DecisionAct::Undo => {}
             }
             find_stop(&intents, &call, &run.agent, &run.tool)
                 .map_or(Ok(()), |stop| Err(stop.refusal_message()))?;
-            let Some(author) = author else { return Ok(()) };
-            let checked = policies.check_authors(run.intent, std::slice::from_ref(&author), None);
+            let Some(author) = &author else { return Ok(()) };
+            let checked = policies.check_authors(run.intent, std::slice::from_ref(author), None);
             checked.map_err(|_gone| format!("`{}` may no longer decide", author.name()))
         }
     }
@@ -637,10 +672,11 @@ impl ChangeSets {
     /// Brings a set to its state after a decision that has taken effect and is on the disk.
     async fn settle(&self, mut taken: TakenSet, changes: Option<RunChanges>, act: DecisionAct) {
         let keep = self.effects.settings().keep;
+        let has_files = taken.summary.count > 0;
         let now = self.clock.now();
         let settled = tokio::task::spawn_blocking(move || {
             let stays = match act {
-                DecisionAct::Commit => !keep.is_zero(),
+                DecisionAct::Commit => has_files && !keep.is_zero(),
                 DecisionAct::Discard | DecisionAct::Undo => false,
             };
             match changes.filter(|_| stays) {

@@ -1,6 +1,7 @@
 //! The file changes of a run that kept them apart, as a report lists them and as a person sees them, and the decisions on
 //! them.
 
+use super::Receipt;
 use crate::ident::IntentId;
 use crate::tool::Digest;
 use std::collections::BTreeMap;
@@ -476,6 +477,14 @@ impl DecisionAct {
             Self::Commit | Self::Discard => ChangeState::Waiting,
             Self::Undo => ChangeState::InForce,
         }
+    }
+
+    /// The sentence about requests in the record of a decision that took effect; `None` for any other record.
+    #[must_use]
+    pub fn find_note(receipt: &Receipt) -> Option<String> {
+        Self::of_tool(receipt.tool.as_str())?;
+        let result = receipt.outcome.end.result()?.to_map();
+        result.get("message")?.as_str().map(str::to_owned)
     }
 
     /// The decision whose records have this tool name; `None` for a tool of a catalogue.

@@ -439,7 +439,7 @@ pub(super) struct EffectsDecisionMessage<'a> {
     /// The caller that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) by: Option<&'a str>,
-    /// One sentence, when the decision failed.
+    /// One sentence, when the decision failed, or about the requests that were sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<&'a str>,
 }

@@ -1,5 +1,6 @@
 //! A decision as a call without a guest, and the state of changes as the receipts of the decisions on them tell it.
 
+use crate::run::effects::{RequestEnd, describe_ends};
 use a2g_types::call::{Call, ParentRun, Priority};
 use a2g_types::durability::Durability;
 use a2g_types::fault::Fault;
@@ -20,8 +21,8 @@ pub(super) struct Decision {
     by: String,
     /// The limits of the run whose changes it is about.
     usage: Usage,
-    /// The result if it takes effect.
-    result: JsonText,
+    /// The result if it takes effect, without the ends of requests.
+    result: Map<String, Value>,
 }
 
 impl Decision {
@@ -64,15 +65,22 @@ impl Decision {
             start_memory_bytes: None,
             ..outcome.usage.clone()
         };
-        let result = json!({ "changes": changes.map(|changes| changes.count), "digest": digest });
-        // The text of a value is JSON.
-        let text = JsonText::parse(&result.to_string())?;
-        Ok(Self { call, by: by.to_owned(), usage, result: text })
+        let count = changes.map(|changes| changes.count);
+        let result = Map::from_iter([
+            ("changes".to_owned(), Value::from(count)),
+            ("digest".to_owned(), Value::from(digest)),
+        ]);
+        Ok(Self { call, by: by.to_owned(), usage, result })
     }
 
-    /// The end of a decision that has taken effect.
-    pub(super) fn success(&self) -> End {
-        End::Returned(self.result.clone())
+    /// The end of a decision that has taken effect, after which the requests of the run have these ends.
+    pub(super) fn success(&self, ends: &[RequestEnd]) -> End {
+        let mut result = self.result.clone();
+        if let Some(message) = describe_ends(ends) {
+            result.insert("requests".to_owned(), json!(ends));
+            result.insert("message".to_owned(), message.into());
+        }
+        End::Returned(JsonText::from(Value::from(result)))
     }
 
     /// The receipt of the decision with this end.

@@ -135,8 +135,8 @@ impl RunChanges {
     }
 
     /// The end of each request that a commit sends, as the log in the folder says.
-    pub(in crate::run) fn read_request_ends(&self) -> io::Result<Vec<RequestEnd>> {
-        self.requests.as_ref().map_or(Ok(Vec::new()), |requests| requests.read_ends())
+    pub(super) fn read_request_ends(&self) -> Vec<RequestEnd> {
+        self.requests.as_ref().map(|requests| requests.read_ends()).unwrap_or_default()
     }
 
     /// Writes the state of the set into its folder.

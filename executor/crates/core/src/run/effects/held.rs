@@ -203,11 +203,18 @@ impl HeldList {
         Ok(())
     }
 
-    /// The end of each request so far, as the log says.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
-    pub(in crate::run) fn read_ends(&self) -> io::Result<Vec<RequestEnd>> {
+    /// The end of each request so far. If the log cannot be read, each may have arrived, so that none is sent again.
+    pub(in crate::run) fn read_ends(&self) -> Vec<RequestEnd> {
+        self.read_log().unwrap_or_else(|error| self.all_unknown(&error))
+    }
+
+    /// The ends of all requests if the log cannot be read.
+    pub(in crate::run) fn all_unknown(&self, error: &io::Error) -> Vec<RequestEnd> {
+        let reason = format!("the log of what was sent cannot be read ({error})");
+        vec![RequestEnd::Unknown { reason }; self.requests.len()]
+    }
+
+    fn read_log(&self) -> io::Result<Vec<RequestEnd>> {
         let mut ends = vec![RequestEnd::NotSent; self.requests.len()];
         let Some(file) = find_file(&self.folder, LOG)? else { return Ok(ends) };
         let log = read_all(file, MAX_FILE_BYTES)?;
@@ -315,7 +322,7 @@ mod tests {
     fn a_request_that_has_begun_is_never_one_that_was_not_sent() {
         let home = tempfile::tempdir().unwrap();
         let list = leave(&open(home.path()), &["", "", "", ""]).unwrap();
-        assert_eq!(list.read_ends().unwrap(), vec![RequestEnd::NotSent; 4]);
+        assert_eq!(list.read_ends(), vec![RequestEnd::NotSent; 4]);
         let sent = RequestEnd::Sent { status: 201 };
         let failed = RequestEnd::Failed { reason: "no".to_owned() };
         for (number, end) in [(1, None), (1, Some(sent.clone())), (2, Some(failed.clone())), (3, None)] {
@@ -324,7 +331,9 @@ mod tests {
         let log = home.path().join(REQUESTS).join(LOG);
         let whole = std::fs::read(&log).unwrap();
         std::fs::write(&log, [&*whole, br#"{"number":4"#].concat()).unwrap();
-        let ends = list.read_ends().unwrap();
+        let ends = list.read_ends();
+        std::fs::write(&log, "unreadable\n").unwrap();
+        assert!(list.read_ends().iter().all(|end| matches!(end, RequestEnd::Unknown { .. })));
         assert_eq!((&ends[0], &ends[1], &ends[3]), (&sent, &failed, &RequestEnd::NotSent));
         assert!(matches!(ends[2], RequestEnd::Unknown { .. }), "{ends:?}");
         let said = describe_ends(&ends).unwrap();

@@ -1,6 +1,7 @@
 //! The folders that an earlier process has left: each is brought to what the receipt of its run says.
 
 use super::changes::{ApplyError, RunChanges, read_receipt, settle};
+use super::held::RequestEnd;
 use super::roots::RunRoots;
 use super::sets::{KeptState, StoredSet};
 use super::{
@@ -14,6 +15,7 @@ use a2g_types::outcome::{Receipt, Status, Usage};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::task::spawn_blocking;
 
@@ -46,8 +48,12 @@ impl LeftSet {
     pub(in crate::run) fn keep(self, effects: &EffectsFolder, decisions: u32, now: OffsetDateTime) {
         let Self { receipt, found, mut run, stored } = self;
         let EffectsSettings { decide_within, keep, max_bytes: _ } = effects.settings;
+        let listed = receipt.outcome.usage.changes.as_ref();
+        let has_files = listed.is_some_and(|changes| changes.count > 0);
         let (state, time) = match found {
-            Recovered::Committed => (KeptState::InForce, keep),
+            Recovered::Committed if has_files => (KeptState::InForce, keep),
+            // Nothing is there to be undone.
+            Recovered::Committed => (KeptState::InForce, Duration::ZERO),
             Recovered::Unchanged => (KeptState::Waiting, decide_within),
         };
         let stored = match stored.filter(|stored| stored.state == state) {
@@ -75,6 +81,11 @@ impl LeftSet {
     /// `true` if the changes were in force when the set was last marked.
     pub(in crate::run) fn was_in_force(&self) -> bool {
         self.stored.is_some_and(|stored| stored.state == KeptState::InForce)
+    }
+
+    /// The end of each request that a commit sends.
+    pub(in crate::run) fn read_request_ends(&self) -> Vec<RequestEnd> {
+        self.run.read_request_ends()
     }
 
     /// Removes the folder.

@@ -63,7 +63,7 @@ pub struct EffectsDecision {
     pub status: Status,
     /// The caller that decided.
     pub by: Option<String>,
-    /// The reason why the decision failed.
+    /// The reason why the decision failed, or what became of the requests.
     pub message: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl EffectsDecision {
             act: DecisionAct::of_tool(receipt.tool.as_str())?,
             status: receipt.outcome.end.status(),
             by: receipt.approved_by.clone(),
-            message: failure_message::describe(&receipt.outcome),
+            message: failure_message::describe(&receipt.outcome).or_else(|| DecisionAct::find_note(receipt)),
         })
     }
 }
