@@ -1,5 +1,5 @@
-//! A list of file changes as text: deletions, emptied files and renames first, then changed entries with their differences,
-//! then created ones.
+//! A list of file changes as text: the requests that a commit sends, deletions, emptied files and renames first, then changed
+//! entries with their differences, then created ones.
 //!
 //! A path is the last thing on its line, so that no name can imitate what a line says of it.
 
@@ -19,7 +19,7 @@ const DIFF_INDENT: usize = 6;
 /// The lines of a list, with a heading for each group of changes. A line of a difference can have tabs and control
 /// characters.
 pub(super) fn lines(changes: &FileChanges) -> Vec<String> {
-    let mut lines = Vec::new();
+    let mut lines = request_lines(changes);
     for group in ChangeGroup::VARIANTS {
         if changes.count_all(*group) > 0 {
             lines.push(format!("{} ({})", group.title(), changes.describe_count(*group)));
@@ -29,6 +29,19 @@ pub(super) fn lines(changes: &FileChanges) -> Vec<String> {
     }
     lines.extend(changes.describe_unseen());
     lines
+}
+
+/// The requests that a commit sends.
+fn request_lines(changes: &FileChanges) -> Vec<String> {
+    let count = changes.requests.len();
+    let title = (count > 0).then(|| format!("Sends ({count}), once, at the commit; it cannot be undone"));
+    let requests = changes.requests.iter().flat_map(|request| {
+        let blank = "";
+        let target = one_line(format_args!("{} {}", request.method, request.url));
+        let content = one_line(request.describe_content());
+        [format!("{blank:INDENT$}{target}"), format!("{blank:DIFF_INDENT$}{content}")]
+    });
+    title.into_iter().chain(requests).collect()
 }
 
 fn push_section(section: &[&ShownChange], lines: &mut Vec<String>) {
@@ -57,7 +70,7 @@ fn push_section(section: &[&ShownChange], lines: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange, EntryWord};
+    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange, EntryWord, ShownRequest};
     use a2g_types::tool::Digest;
 
     fn changes(count: u64, shown: Vec<ShownChange>) -> FileChanges {
@@ -156,6 +169,26 @@ Changed (20, 1 listed)
 Created (9980, none listed)
 Not shown: 9999 more changes, none of them a deletion or a rename (changes 19, creates 9980).";
         assert_eq!(lines(&counted).join("\n"), expected);
+    }
+
+    #[test]
+    fn requests_come_before_the_files() {
+        let request = ShownRequest {
+            method: "POST".to_owned(),
+            url: "https://a.example:443/x".to_owned(),
+            fields: vec!["cookie".to_owned()],
+            body_bytes: 0,
+            body_digest: Digest([1; 32]),
+        };
+        let deleted = vec![change(ChangeWord::Deleted, EntryWord::Folder, "/workspace/old")];
+        let all = FileChanges { requests: vec![request], ..changes(1, deleted) };
+        let expected = "\
+Sends (1), once, at the commit; it cannot be undone
+  POST https://a.example:443/x
+      no body; fields cookie
+Deleted (1)
+  folder    /workspace/old";
+        assert_eq!(lines(&all).join("\n"), expected);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use a2g_types::tool::Digest;
 use a2g_wire::a2g::decode::{self, EffectsDecision, EffectsSet};
 use a2g_wire::a2g::encode;
 use anyhow::{Context as _, bail};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::process::ExitCode;
 
@@ -52,15 +53,19 @@ fn list(address: &ExecutorAddress, wide: bool, json: bool) -> anyhow::Result<Exi
 }
 
 fn list_lines(sets: &[EffectsSet], here: &LocalTime, wide: bool, width: usize) -> Vec<String> {
-    let rows = sets.iter().map(|EffectsSet { intent, agent, tool, state, changes, until, .. }| Row {
+    let count = |set: &EffectsSet| match set.held {
+        0 => set.changes.count.to_string(),
+        held => format!("{}, sends {held}", set.changes.count),
+    };
+    let rows = sets.iter().map(|set| Row {
         cells: vec![
-            here.format_seconds(*until),
-            state.as_str().to_owned(),
-            one_line(tool),
-            changes.count.to_string(),
+            here.format_seconds(set.until),
+            set.state.as_str().to_owned(),
+            one_line(&set.tool),
+            count(set),
         ],
-        intent: *intent,
-        agent: agent.to_string(),
+        intent: set.intent,
+        agent: set.agent.to_string(),
     });
     lines(&["until", "state", "tool", "changes"], &rows.collect::<Vec<_>>(), wide, width)
 }
@@ -116,6 +121,9 @@ fn decide(
     };
     if member(&report, "status")?.as_str() == Some(Status::Success.as_str()) {
         note(describe_success(act, &set, address));
+        if let Some(message) = member(&report, "result")?.get("message").and_then(Value::as_str) {
+            note(one_line(message));
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let error = member(&report, "error")?;
@@ -226,6 +234,9 @@ fn question(act: DecisionAct, set: &EffectsSet) -> String {
     match act {
         DecisionAct::Commit => format!("Commit ({summary}): let all of this take effect?"),
         DecisionAct::Discard => format!("Discard ({summary}): drop all of this for good?"),
+        DecisionAct::Undo if set.held > 0 => {
+            format!("Undo ({summary}): put back all files as they were before? What was sent stays sent.")
+        }
         DecisionAct::Undo => format!("Undo ({summary}): put back everything as it was before?"),
     }
 }
@@ -249,6 +260,9 @@ fn describe_success(act: DecisionAct, set: &EffectsSet, address: &ExecutorAddres
              they are kept (`effects.keep_days`).",
             options(address)
         ),
+        DecisionAct::Discard if set.held > 0 => {
+            format!("Discarded: {count} of {intent}. No file was changed, and nothing was sent.")
+        }
         DecisionAct::Discard => format!("Discarded: {count} of {intent}. No file was changed."),
         DecisionAct::Undo => format!("Undone: {count} of {intent}."),
     }

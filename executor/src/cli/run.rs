@@ -20,7 +20,7 @@ use a2g_sandbox::{Code, Input};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName, did_you_mean};
 use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, Limit, rows_set_by};
-use a2g_types::outcome::{Denial, DenialReason, End, FileChanges, Outcome, Receipt, Usage};
+use a2g_types::outcome::{DecisionAct, Denial, DenialReason, End, FileChanges, Outcome, Receipt, Usage};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{Contract, Descriptor};
 use a2g_types::verdict::Manifest;
@@ -175,6 +175,9 @@ async fn decide_on_changes(
         bail!("the file changes were not committed{extent}: {reason}");
     }
     note(format_args!("committed: {summary}"));
+    if let Some(about_requests) = DecisionAct::find_note(&decision) {
+        note(one_line(about_requests));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

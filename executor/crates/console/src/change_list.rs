@@ -1,7 +1,7 @@
 //! The file changes of a run, as a person reads them before a decision.
 //!
 //! ```text
-//! deleted, emptied, renamed ─▶ what has left the machine ─▶ changed ─▶ permissions and times ─▶ created
+//! deleted, emptied, renamed ─▶ what a commit sends ─▶ what has left the machine ─▶ changed ─▶ permissions and times ─▶ created
 //! ```
 //! A commit loses what comes first, so no entry there is folded or left out; its content is folded below it. Of the other
 //! differences, the first short ones are open.
@@ -35,10 +35,10 @@ fn is_loss(group: ChangeGroup) -> bool {
     }
 }
 
-/// `true` if a commit may lose content: of changes that nothing tells, each may empty a file.
-pub(super) fn may_lose_content(changes: &FileChanges) -> bool {
+/// `true` if a commit sends something, or may lose content: of changes that nothing tells, each may empty a file.
+pub(super) fn may_do_harm(changes: &FileChanges) -> bool {
     let is_lost = |group: &ChangeGroup| is_loss(*group) && changes.count_all(*group) > 0;
-    changes.count_unknown() > 0 || ChangeGroup::VARIANTS.iter().any(is_lost)
+    !changes.requests.is_empty() || changes.count_unknown() > 0 || ChangeGroup::VARIANTS.iter().any(is_lost)
 }
 
 /// `true` if a difference of the group may be open.
@@ -57,7 +57,7 @@ pub(super) fn summary(changes: &FileChanges) -> Markup {
     let counts = others.map(|group| (*group, changes.count_all(*group)));
     html! {
         p.summary {
-            @if unknown == changes.count {
+            @if unknown == changes.count && changes.requests.is_empty() {
                 (counted(changes.count, "change")) ", not listed: only a run under `staged` has a list."
             } @else {
                 @if deletions == 0 { "Deletes nothing" }
@@ -67,6 +67,7 @@ pub(super) fn summary(changes: &FileChanges) -> Markup {
                     @if is_loss(group) { strong.bad { (group.verb()) " " (count) } }
                     @else { (group.verb()) " " (count) }
                 }
+                @if let Some(sends) = changes.describe_sending() { ", " strong.bad { (sends) } }
                 @if unknown > 0 { ", and makes " (unknown) " more changes that are not listed" }
             }
         }
@@ -78,8 +79,29 @@ pub(super) fn lists(receipt: &Receipt, changes: &FileChanges, loss_note: Option<
     let mut renderer = Renderer { may_open: MAX_OPEN, elements: MAX_ELEMENTS };
     html! {
         @for group in REMOVALS { (renderer.section(group, changes, loss_note)) }
+        (requests_part(changes))
         (departures(receipt))
         @for group in OTHERS { (renderer.section(group, changes, loss_note)) }
+    }
+}
+
+/// The requests that a commit sends.
+fn requests_part(changes: &FileChanges) -> Markup {
+    html! {
+        @if !changes.requests.is_empty() {
+            h2 {
+                "Sent by a commit (" (changes.requests.len()) ") "
+                span.kind { "once, after the files; it cannot be undone" }
+            }
+            ul.changes {
+                @for request in &changes.requests {
+                    li {
+                        strong.bad { (request.method) } " " code { (whole(&request.url)) }
+                        span.kind { " " (request.describe_content()) }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -248,7 +270,7 @@ fn split_parts(diff: &str) -> Vec<(LineKind, Range<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange};
+    use a2g_types::outcome::{ChangeCounts, ChangeWord, ChangedRange, ShownRequest};
     use a2g_types::tool::Digest;
 
     fn change(kind: ChangeWord, path: &str) -> ShownChange {
@@ -274,6 +296,25 @@ mod tests {
             }
         }
         text
+    }
+
+    #[test]
+    fn a_commit_that_sends_something_is_no_harmless_one() {
+        let request = ShownRequest {
+            method: "POST".to_owned(),
+            url: "https://a.example:443/x".to_owned(),
+            fields: vec!["cookie".to_owned()],
+            body_bytes: 3,
+            body_digest: Digest::compute(b"one"),
+        };
+        assert!(!may_do_harm(&of(0, Vec::new())));
+        let sends = FileChanges { requests: vec![request], ..of(0, Vec::new()) };
+        assert!(may_do_harm(&sends));
+        let page = text(&html! { (summary(&sends)) (requests_part(&sends)) });
+        let hash = Digest::compute(b"one").to_string();
+        for part in ["sends 1 request", "cannot be undone", "https://a.example:443/x", "cookie", &hash] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
     }
 
     #[test]
@@ -368,9 +409,9 @@ mod tests {
         assert_eq!(lost.0.matches("<details>").count(), 1, "{}", lost.0);
         let other = renderer.section(ChangeGroup::Created, &changes, Some("cannot be undone"));
         assert_eq!(text(&other), "Created (1)/workspace/c 1536 bytes");
-        assert!(may_lose_content(&changes));
-        assert!(!may_lose_content(&of(1, vec![change(ChangeWord::Created, "/workspace/c")])));
-        assert!(may_lose_content(&of(2, vec![change(ChangeWord::Created, "/workspace/c")])));
+        assert!(may_do_harm(&changes));
+        assert!(!may_do_harm(&of(1, vec![change(ChangeWord::Created, "/workspace/c")])));
+        assert!(may_do_harm(&of(2, vec![change(ChangeWord::Created, "/workspace/c")])));
     }
 
     #[test]

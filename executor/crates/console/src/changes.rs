@@ -7,7 +7,7 @@
 //! ```
 //! A commit names the digest that the page showed. The executor compares it with the changes that wait.
 
-use super::change_list::{lists, may_lose_content, summary};
+use super::change_list::{lists, may_do_harm, summary};
 use super::decision::{SHOWN_AT, has_been_shown, shown_at_field};
 use super::elsewhere::{self, FleetAnswers, IntentPage};
 use super::form::FormFields;
@@ -100,6 +100,8 @@ struct ChangesRow {
     agent: AgentDid,
     tool: ToolName,
     count: u64,
+    #[serde(default)]
+    requests: u64,
     #[serde(with = "time::serde::timestamp")]
     until: OffsetDateTime,
 }
@@ -110,12 +112,13 @@ impl NodeRows {
         for set in sets.filter(|set| set.state == state) {
             found.count = found.count.saturating_add(1);
             if found.rows.len() < MAX_LISTED {
-                let ChangeSetSummary { intent, agent, tool, count, until, .. } = set;
+                let ChangeSetSummary { intent, agent, tool, count, requests, until, .. } = set;
                 found.rows.push(ChangesRow {
                     intent: *intent,
                     agent: agent.clone(),
                     tool: tool.clone(),
                     count: *count,
+                    requests: *requests,
                     until: *until,
                 });
             }
@@ -202,10 +205,10 @@ fn table(
     let titles = ["Tool", "Changes", until_title, "Agent", "Node", "Look"];
     let columns = titles.iter().filter(|column| own_name.is_some() || **column != "Node");
     let cells = rows.iter().map(|FleetRow { node, row }| {
-        let ChangesRow { intent, agent, tool, count, until: _ } = row;
+        let ChangesRow { intent, agent, tool, count, requests, until: _ } = row;
         html! {
             td role="cell" { strong { (tool) } }
-            td.number role="cell" { (counted(*count, "change")) }
+            td.number role="cell" { (counted(*count, "change")) @if *requests > 0 { ", " (counted(*requests, "request")) } }
             td role="cell" data-label=(until_title) { (show_until(row)) }
             td.wide role="cell" { (line(agent.as_str())) }
             @if let Some(node) = node { td.wide role="cell" data-label="Node" { (node) } }
@@ -351,6 +354,7 @@ pub(super) fn set_body(viewer: Viewer<'_>, page: SetPage<'_>, now: OffsetDateTim
         div.why {
             @if let Some(changes) = changes { (summary(changes)) }
             p { (state_part(*state, *until, now)) }
+            @if let Some(changes) = changes { (sent_part(*state, changes)) }
         }
         @if let Some(changes) = changes { (lists(receipt, changes, loss_note.as_deref())) }
         h2 { "The run" }
@@ -420,6 +424,19 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
     }
 }
 
+/// What no undo takes back, of changes that were committed.
+fn sent_part(state: ChangeState, changes: &FileChanges) -> Markup {
+    let was_committed = match state {
+        ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => true,
+        ChangeState::Waiting | ChangeState::Discarded => false,
+    };
+    html! {
+        @if was_committed && !changes.requests.is_empty() {
+            p { "What a commit has sent stays sent: the decisions below say which requests that were." }
+        }
+    }
+}
+
 /// The verb of a decision.
 fn verb_of(decision: &Receipt) -> &str {
     let tool = decision.tool.as_str();
@@ -435,7 +452,7 @@ fn decision_row(decision: &Receipt) -> Markup {
             strong { (verb_of(decision)) }
             @if let Some(by) = &decision.approved_by { " by " (line(by)) }
             " " (status(decision.outcome.end.status().as_str())) " " (intent_link(decision.intent))
-            @if let Some(failure) = describe(&decision.outcome) { ": " (whole(&failure)) }
+            @if let Some(note) = describe(&decision.outcome).or_else(|| DecisionAct::find_note(decision)) { ": " (whole(&note)) }
         }
     }
 }
@@ -446,15 +463,17 @@ fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Mar
     let changes = set.receipt.outcome.usage.changes.as_ref();
     let deletions = changes.map_or(0, |changes| changes.count_all(ChangeGroup::Deleted));
     let unseen = changes.and_then(FileChanges::describe_unseen);
-    let is_loss = changes.is_none_or(may_lose_content);
+    let is_harmful = changes.is_none_or(may_do_harm);
+    let sends = changes.and_then(FileChanges::describe_sending);
     let commit = html! {
-        // A commit that may lose content has the colour of danger, and no more emphasis than the other button.
-        button.primary.danger[is_loss] type="submit" name="action" value="commit" {
+        // A commit that may do harm has the colour of danger, and no more emphasis than the other button.
+        button.primary.danger[is_harmful] type="submit" name="action" value="commit" {
             "Commit all " (count) @if deletions > 0 { ", deleting " (deletions) }
+            @if let Some(sends) = &sends { ": " (sends) }
         }
     };
     let discard =
-        html! { button.danger[!is_loss] type="submit" name="action" value="discard" { "Discard all" } };
+        html! { button.danger[!is_harmful] type="submit" name="action" value="discard" { "Discard all" } };
     let undo = html! { button.primary type="submit" name="action" value="undo" { "Undo all " (count) } };
     let form = |buttons: &Markup| {
         html! {

@@ -391,6 +391,7 @@ fn limits(receipt: &Receipt) -> Markup {
                         @if DecisionAct::of_tool(receipt.tool.as_str()).is_some() { " were decided on" }
                         @else if receipt.outcome.end.status() == Status::Staged { " waited for a decision" }
                         @else { " took effect" }
+                        @if let Some(sends) = changes.describe_sending() { "; a commit " (sends) }
                     }
                 }
             }

@@ -207,8 +207,10 @@ impl TaskRecord {
         changes: &FileChanges,
         now: OffsetDateTime,
     ) -> TaskUpdate {
+        let sending = changes.describe_sending();
+        let sends = sending.map_or_else(String::new, |sends| format!("; a commit also {sends}, for good"));
         let summary = format!(
-            "A person has to decide whether the file changes of `{}` ({}) take effect: none of them is in force",
+            "A person has to decide whether the file changes of `{}` ({}) take effect: none of them is in force{sends}",
             receipt.tool, changes.count
         );
         let pending = PendingPermission {

@@ -4,7 +4,7 @@
 //! ([`StagedState`]), which the door asks the core for.
 
 use crate::measurements;
-use a2g_types::outcome::{ChangeGroup, ChangeState, FileChanges, Receipt, ShownChange, Status};
+use a2g_types::outcome::{ChangeGroup, ChangeState, FileChanges, Receipt, ShownChange, ShownRequest, Status};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -77,6 +77,9 @@ pub(crate) fn short_member(receipt: &Receipt, state: Option<&StagedState>) -> Op
     let changes = changes_of(receipt)?;
     let mut members = state_members(state);
     members.insert("changes".to_owned(), changes.count.into());
+    if !changes.requests.is_empty() {
+        members.insert("held".to_owned(), changes.requests.len().into());
+    }
     members.insert("digest".to_owned(), changes.digest.to_string().into());
     members.insert("message".to_owned(), sentence(changes, state).into());
     Some(members)
@@ -95,9 +98,34 @@ fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
 }
 
 /// One sentence: whether the changes are in force, and who decided. While they wait, a second one names what a person
-/// cannot read of them.
+/// cannot read of them. Another one is about the requests that wait with them, if there are any.
 #[must_use]
 pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
+    let about_files = sentence_about_files(changes, state);
+    match sentence_about_requests(changes, state) {
+        Some(about_requests) => format!("{about_files} {about_requests}"),
+        None => about_files,
+    }
+}
+
+fn sentence_about_requests(changes: &FileChanges, state: Option<&StagedState>) -> Option<String> {
+    let subject = match changes.requests.len() {
+        0 => return None,
+        count => format!("The requests that it has left ({count})"),
+    };
+    Some(match state.map(|state| state.state) {
+        None => format!("{subject} were not sent then."),
+        Some(ChangeState::Waiting) => {
+            format!("{subject} are not sent: a commit sends them once, and nothing takes them back then.")
+        }
+        Some(ChangeState::Discarded) => format!("{subject} were not sent."),
+        Some(ChangeState::InForce | ChangeState::Kept | ChangeState::Undone) => {
+            format!("{subject} cannot be undone: the record of the commit says which were sent.")
+        }
+    })
+}
+
+fn sentence_about_files(changes: &FileChanges, state: Option<&StagedState>) -> String {
     let subject = format!("The file changes of this call ({})", changes.count);
     let Some(StagedState { state, until, by }) = state else {
         return format!(
@@ -142,6 +170,11 @@ pub(crate) fn list_for_decision(changes: &FileChanges) -> String {
 
 fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeGroup) -> bool) -> String {
     let mut text = format!("It {}:", changes.summarize());
+    // What leaves the machine is listed whole, and first.
+    for request in &changes.requests {
+        let ShownRequest { method, url, .. } = request;
+        text.push_str(&format!("\n* sends {method} `{url}` ({})", request.describe_content()));
+    }
     let mut listed = 0_u64;
     for change in &changes.shown {
         let line = line(change);
@@ -288,6 +321,33 @@ mod tests {
             whole.contains("`/w/998`") && whole.ends_with("and 1 more, which are not listed here"),
             "{whole}"
         );
+    }
+
+    #[test]
+    fn requests_are_listed_first_and_never_said_to_be_taken_back() {
+        let request = ShownRequest {
+            method: "POST".to_owned(),
+            url: "https://a.example:443/x".to_owned(),
+            fields: vec!["cookie".to_owned()],
+            body_bytes: 0,
+            body_digest: Digest([1; 32]),
+        };
+        let files = changes(vec![shown(ChangeWord::Deleted, "/w/a")], 1);
+        let all = FileChanges { requests: vec![request], ..files };
+        assert_eq!(
+            list(&all),
+            "It deletes 1, sends 1 request:\n* sends POST `https://a.example:443/x` (no body; fields cookie)\n\
+             * deleted file `/w/a`"
+        );
+        for (state, said) in [
+            (ChangeState::Waiting, "(1) are not sent: a commit sends them once"),
+            (ChangeState::Discarded, "(1) were not sent."),
+            (ChangeState::Kept, "cannot be undone"),
+            (ChangeState::Undone, "cannot be undone"),
+        ] {
+            let whole = sentence(&all, Some(&StagedState { state, until: UNTIL, by: None }));
+            assert!(whole.contains(said), "{whole}");
+        }
     }
 
     #[test]
