@@ -12,7 +12,7 @@ use a2g_types::limit::{Access, BudgetUsage, ClaimedLimits, Limit, NetworkBudgets
 use a2g_types::outcome::{
     Artifact, CallUsage, ChangeCounts, ChangeWord, ChangedRange, Contact, Denial, DenialReason, EntryWord,
     FileChanges, GrantedArea, HostRule, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Progress,
-    ShownChange,
+    ShownChange, ShownRequest,
 };
 use a2g_types::tool::{CallTargets, Digest, ToolSignature};
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -327,6 +327,27 @@ fn stored_texts_are_stable() {
     let denial = Denial { what: "tcp://a.example:1".into(), reason: DenialReason::Staged, count: 2 };
     let refused = receipt_with(|receipt| receipt.outcome.usage.denied = vec![denial]);
     golden.check_receipt("refused-while-staged", &refused);
+    let held = receipt_with(|receipt| {
+        receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Condition };
+        let request = ShownRequest {
+            method: "POST".into(),
+            url: "https://a.example:443/".into(),
+            fields: vec!["cookie".into()],
+            body_bytes: 3,
+            body_digest: Digest([2; 32]),
+        };
+        receipt.outcome.usage.changes = Some(FileChanges {
+            count: 0,
+            digest: Digest([1; 32]),
+            counts: None,
+            shown: Vec::new(),
+            requests: vec![request],
+            decisions: None,
+        });
+        let what = "https://a.example:443".into();
+        receipt.outcome.usage.denied = vec![Denial { what, reason: DenialReason::HeldRequests, count: 2 }];
+    });
+    golden.check_receipt("held", &held);
     golden.check_receipt("nested", &receipt_with(nest));
     for (name, expires_at) in
         [("signed", None), ("signed/expiry", Some(time::macros::datetime!(2027-01-02 03:04:05 UTC)))]
