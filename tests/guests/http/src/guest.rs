@@ -12,6 +12,9 @@ use wasip2::io::streams::{InputStream, StreamError};
 /// The steps to take.
 #[derive(Arguments)]
 struct HostileHttp {
+    /// Files to write first, as paths and contents.
+    #[serde(default)]
+    write: Vec<(String, String)>,
     /// The requests.
     requests: Vec<Asked>,
     /// True to send all requests before waiting for the first.
@@ -51,6 +54,9 @@ struct Asked {
 fn hostile_http(_: &mut Context, arguments: HostileHttp) -> Result<Value, ToolError> {
     if arguments.only_ask {
         return Ok(json!({ "network": a2g_guest_sdk::bindings::a2g::tool::host::network() }));
+    }
+    for (path, content) in &arguments.write {
+        std::fs::write(path, content)?;
     }
     let mut kept = Vec::new();
     let mut answers = Vec::new();

@@ -8,6 +8,7 @@ mod attempts;
 mod command_line;
 mod conflicts;
 mod decisions;
+mod held;
 mod hidden;
 mod late_ends;
 mod limits;

@@ -1,0 +1,268 @@
+//! Requests of staged runs that wait: they are shown with the file changes, and only a commit sends them, once.
+
+use super::{Act, BEFORE, StagedFixture, StagedRun, decided, entries};
+use harness::callers::rpc;
+use harness::{Tool, approved, error, eventually, guest, intent, manifest, result};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+const TOOL: &str = "hostile_http";
+/// The path of a request that gets no answer, and one whose connection is closed at once.
+const SILENT: &str = "/silent";
+const CLOSED: &str = "/closed";
+
+/// A web server that answers with 201.
+struct Web {
+    port: u16,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Web {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let seen = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let request = read_request(&mut stream);
+                seen.lock().unwrap().push(request.clone());
+                if request.contains(SILENT) {
+                    std::thread::spawn(move || stream.read(&mut [0]));
+                } else if !request.contains(CLOSED) {
+                    let _gone = stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n");
+                }
+            }
+        });
+        Self { port, requests }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// A request to this server, as an argument of the tool.
+    fn post(&self, path: &str, body: &str) -> Value {
+        let authority = format!("web.test:{}", self.port);
+        let fields = json!([["x-secret", "hunter2"]]);
+        json!({ "authority": authority, "method": "POST", "path": path, "fields": fields, "body": body })
+    }
+}
+
+/// The head of a request with its body.
+fn read_request(stream: &mut TcpStream) -> String {
+    let mut request = String::new();
+    let mut byte = [0];
+    while !request.ends_with("\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+        request.push(byte[0].into());
+    }
+    let length = request.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    let _cut = stream.read_exact(&mut body);
+    request + &String::from_utf8_lossy(&body)
+}
+
+/// An executor that holds so many requests of a run.
+fn start(web: &Web, held: u64) -> StagedFixture {
+    let tool = Tool::typed_bytes(TOOL, guest(TOOL)).network().effects("staged");
+    StagedFixture::start_with([tool], |options| {
+        options
+            .set("ceilings.network_allowed", true)
+            .set("ceilings.held_requests", held)
+            .set("network.allowed_domains", json!(["*.test"]))
+            .set("network.allowed_addresses", json!([format!("127.0.0.1:{}", web.port)]))
+            .set("network.hosts", json!({ "web.test": ["127.0.0.1"], "other.test": ["10.1.2.3"] }))
+    })
+}
+
+fn run(fixture: &StagedFixture, arguments: Value) -> (Value, Value) {
+    let mut limits = manifest();
+    limits["network_allowed"] = json!(true);
+    let call = approved(intent(TOOL, arguments), &limits);
+    let answer = fixture.ask("agent", "a2g/execute", &call);
+    (call, answer)
+}
+
+/// A run that leaves these requests, and also a file if `has_file`.
+fn stage(fixture: &StagedFixture, has_file: bool, requests: &[Value]) -> StagedRun {
+    let write = if has_file { json!([["/workspace/made.txt", "made"]]) } else { json!([]) };
+    let (call, answer) = run(fixture, json!({ "write": write, "requests": requests }));
+    StagedRun::of(&call, &answer, "STAGED")
+}
+
+fn has_file(fixture: &StagedFixture) -> bool {
+    fixture.files().contains_key("made.txt")
+}
+
+/// The message of the last decision.
+fn last_message(fixture: &StagedFixture, run: &StagedRun) -> String {
+    let set = fixture.set(run);
+    let last =
+        set["decisions"].as_array().and_then(|decisions| decisions.last()).expect("a decision").clone();
+    last["message"].as_str().unwrap_or_else(|| panic!("no message: {last}")).to_owned()
+}
+
+#[test]
+fn a_commit_sends_the_requests_once_in_their_order() {
+    let web = Web::start();
+    let fixture = start(&web, 2);
+    let run = stage(&fixture, true, &[web.post("/one?x=1", "first"), web.post("/two", "")]);
+    for (answer, number) in run.report["result"].as_array().unwrap().iter().zip(["1", "2"]) {
+        assert_eq!(answer["status"], 202, "{answer}");
+        assert!(answer["fields"].as_array().unwrap().contains(&json!(["a2g-held", number])), "{answer}");
+    }
+    let effects = &run.report["usage"]["effects"];
+    let first = &effects["requests"][0];
+    assert_eq!(
+        (&effects["changes"], &first["method"], &first["bytes"]),
+        (&json!(1), &json!("POST"), &json!(5))
+    );
+    assert_eq!(first["url"], format!("http://web.test:{}/one?x=1", web.port));
+    assert!(first["fields"].as_array().unwrap().contains(&json!("x-secret")), "{first}");
+    assert!(!run.report.to_string().contains("hunter2"), "no value of a field is shown");
+    assert_eq!(
+        (fixture.set(&run)["requests"] == effects["requests"], &fixture.sets("otto")[0]["held"]),
+        (true, &json!(2))
+    );
+    assert!(web.requests().is_empty() && !has_file(&fixture));
+
+    let report = fixture.succeed("anna", Act::Commit, &run);
+    let sent = json!({ "outcome": "sent", "status": 201 });
+    assert_eq!(report["result"]["requests"], json!([sent, sent]), "{report}");
+    let [one, two] = <[String; 2]>::try_from(web.requests()).unwrap();
+    assert!(one.starts_with("POST /one?x=1 HTTP/1.1\r\n") && one.ends_with("\r\n\r\nfirst"), "{one}");
+    assert!(one.contains("x-secret: hunter2\r\n") && two.starts_with("POST /two "), "{one}{two}");
+    assert!(has_file(&fixture));
+    error(&fixture.decide("anna", Act::Commit, &run), -32600);
+
+    fixture.succeed("anna", Act::Undo, &run);
+    assert!(!has_file(&fixture));
+    let said = last_message(&fixture, &run);
+    assert!(said.contains("2 of 2 requests were sent, which cannot be undone"), "{said}");
+    assert_eq!(web.requests().len(), 2);
+}
+
+#[test]
+fn a_run_that_leaves_only_requests_waits_too() {
+    let web = Web::start();
+    let fixture = start(&web, 1);
+    let [one, other] = ["one", "onE"].map(|body| stage(&fixture, false, &[web.post("/", body)]));
+    assert_ne!(one.digest, other.digest, "every byte of a body counts");
+    fixture.succeed("anna", Act::Discard, &one);
+    assert!(web.requests().is_empty());
+    decided(&fixture.decide("anna", Act::Commit, &other), "SUCCESS");
+    assert_eq!((&*fixture.state(&other), web.requests().len()), ("kept", 1));
+    error(&fixture.decide("anna", Act::Undo, &other), -32600);
+    assert!(fixture.sets("otto").is_empty());
+}
+
+#[test]
+fn what_may_not_wait_is_refused() {
+    let web = Web::start();
+    let fixture = start(&web, 1);
+    let denied = |report: &Value| report["usage"]["denied"][0]["reason"].as_str().map(str::to_owned);
+    let refused = |request: Value, reason: &str| {
+        let (_, answer) = run(&fixture, json!({ "requests": [request] }));
+        let report = result(&answer);
+        assert_eq!(
+            (&report["status"], denied(report).as_deref()),
+            (&json!("SUCCESS"), Some(reason)),
+            "{report}"
+        );
+        assert!(report["result"][0]["error"].is_string(), "{report}");
+    };
+    let to = |host: &str| json!({ "authority": host, "method": "POST", "body": "x" });
+    refused(to("other.example"), "domain_not_allowed");
+    let mut large = web.post("/", &"x".repeat(4096));
+    large["times"] = json!(257);
+    refused(large, "held_requests");
+    let run = stage(&fixture, false, &[web.post("/1", ""), web.post("/2", "")]);
+    assert_eq!(denied(&run.report).as_deref(), Some("held_requests"));
+    assert_eq!(run.report["usage"]["effects"]["requests"].as_array().map(Vec::len), Some(1));
+
+    let without = start(&web, 0);
+    let (_, answer) = self::run(&without, json!({ "requests": [web.post("/", "")] }));
+    assert_eq!(denied(result(&answer)).as_deref(), Some("staged"));
+    assert!(web.requests().is_empty());
+}
+
+#[test]
+fn a_conflict_sends_nothing() {
+    let web = Web::start();
+    let fixture = start(&web, 1);
+    let run = stage(&fixture, true, &[web.post("/", "")]);
+    std::fs::write(fixture.home().workspace().join("made.txt"), "of another program").unwrap();
+    decided(&fixture.decide("anna", Act::Commit, &run), "FAILURE");
+    assert!(web.requests().is_empty());
+    std::fs::remove_file(fixture.home().workspace().join("made.txt")).unwrap();
+    fixture.succeed("anna", Act::Commit, &run);
+    assert_eq!(web.requests().len(), 1);
+}
+
+#[test]
+fn the_first_request_without_an_answer_ends_the_sending() {
+    let web = Web::start();
+    let fixture = start(&web, 3);
+    let run = stage(&fixture, true, &[web.post("/", ""), web.post(CLOSED, ""), web.post("/never", "")]);
+    let report = fixture.succeed("anna", Act::Commit, &run);
+    let ends = report["result"]["requests"].as_array().unwrap();
+    let outcomes = ends.iter().map(|end| end["outcome"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!(outcomes, ["sent", "unknown", "not_sent"], "{report}");
+    assert!(last_message(&fixture, &run).contains("request 2 may have arrived"));
+    assert_eq!((web.requests().len(), has_file(&fixture)), (2, true));
+
+    // An address that is not public, which is looked up only now.
+    let elsewhere = json!({ "authority": "other.test", "method": "POST", "body": "x" });
+    let refused = stage(&fixture, false, &[elsewhere]);
+    let report = decided(&fixture.decide("anna", Act::Commit, &refused), "SUCCESS");
+    let end = &report["result"]["requests"][0];
+    assert_eq!(end["outcome"], "failed", "{report}");
+    assert!(end["reason"].as_str().unwrap().contains("`network.allowed_addresses`"), "{report}");
+}
+
+#[test]
+fn the_operator_decides_again_at_the_commit() {
+    let web = Web::start();
+    let mut fixture = start(&web, 1);
+    let run = stage(&fixture, true, &[web.post("/", "")]);
+    let home = fixture.stop();
+    let config = std::fs::read_to_string(home.config()).unwrap();
+    std::fs::write(home.config(), config.replace("*.test", "*.elsewhere")).unwrap();
+    fixture.start_in(home);
+    let report = fixture.succeed("anna", Act::Commit, &run);
+    let end = &report["result"]["requests"][0];
+    assert_eq!(end["outcome"], "failed", "{report}");
+    assert!(end["reason"].as_str().unwrap().contains("`network.allowed_domains`"), "{report}");
+    assert!(web.requests().is_empty() && has_file(&fixture));
+}
+
+#[test]
+fn a_request_that_has_begun_before_a_kill_is_not_sent_again() {
+    let web = Web::start();
+    let mut fixture = start(&web, 2);
+    for has_file in [true, false] {
+        fixture.set_files(BEFORE);
+        let before = web.requests().len();
+        let run = stage(&fixture, has_file, &[web.post(SILENT, ""), web.post("/never", "")]);
+        let mut client = fixture.executor().client();
+        let token = fixture.tokens["anna"].clone();
+        let params = Act::Commit.params(&run);
+        // It gets no answer.
+        let commit = std::thread::spawn(move || rpc(&mut client, &token, "a2g/commit", &params));
+        eventually("the request arrives", || (web.requests().len() > before).then_some(()));
+        let home = fixture.kill();
+        let _no_answer = commit.join();
+        fixture.start_in(home);
+        assert_eq!(fixture.state(&run), if has_file { "in_force" } else { "kept" });
+        let said = last_message(&fixture, &run);
+        assert!(said.contains("0 of 2") && said.contains("request 1 may have arrived"), "{said}");
+        error(&fixture.decide("anna", Act::Commit, &run), -32600);
+        if has_file {
+            fixture.succeed("anna", Act::Undo, &run);
+            assert_eq!(fixture.files(), entries(BEFORE));
+        }
+        assert_eq!(web.requests().len(), before + 1);
+    }
+}
