@@ -20,6 +20,7 @@ use crate::table::{Content, Modified, Node, NodeId, NodeKind, Originals, Overrid
 use crate::upper::Upper;
 use rustix::fs::{AtFlags, renameat, unlinkat};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
@@ -109,7 +110,7 @@ impl Table {
             let Some((id, rest)) = self.walk(folder) else { continue };
             let Some(node) = self.node(id) else { continue };
             if !rest.is_empty() {
-                let mut origin = node.origin.clone();
+                let mut origin = node.origin.as_deref().cloned();
                 if let Some(origin) = &mut origin {
                     origin.names.extend_from_slice(rest);
                 }
@@ -123,7 +124,7 @@ impl Table {
                     NodeKind::File(Content::Lower) | NodeKind::Folder(_) => true,
                     NodeKind::File(Content::Upper(_)) | NodeKind::Link(_) | NodeKind::Other => false,
                 };
-                found.extend(node.origin.clone().filter(|_| is_read));
+                found.extend(node.origin.as_deref().filter(|_| is_read).cloned());
                 open.extend(node.entries().into_iter().flatten().filter_map(|(_, entry)| match entry {
                     Override::Removed => None,
                     Override::Node(id) => self.node(*id),
@@ -152,16 +153,14 @@ impl Table {
         Some((at, rest))
     }
 
-    /// Moves the contents of a run that has ended well to `base`, the one of the run that called it. `before` is the table
-    /// with which the run began, this one the last of it, and `upper` has its own folder and its base. Its process has
-    /// ended.
+    /// Moves the contents of a run that has ended well to `base`, the one of the run that called it. `from` is the run's
+    /// first number, this table its last one, and `upper` has its own folder and its base. Its process has ended.
     ///
     /// # Errors
     /// As `openat` and `renameat`; `EINVAL` or `EMLINK` if a content is not a regular file of one name. Then none is in
     /// `base`, whose numbers will be given again.
-    pub fn move_contents(&self, before: &Self, upper: &Upper, base: &OwnedFd) -> Result<(), Errno> {
-        let numbers = self.nodes().filter_map(|(_, node)| node.upper());
-        let numbers = numbers.filter(|number| *number >= before.next_content()).collect::<Vec<_>>();
+    pub fn move_contents(&self, from: u64, upper: &Upper, base: &OwnedFd) -> Result<(), Errno> {
+        let numbers = self.contents().filter(|number| *number >= from).collect::<Vec<_>>();
         for number in &numbers {
             open_staged(upper, *number)?;
         }
@@ -173,6 +172,28 @@ impl Table {
             }
         }
         moved
+    }
+
+    /// Removes from `base` the contents that this table has, and `next`, which takes its place for good, has not. No number
+    /// is given again, so no later table has them. A process that has one of them open reads it on.
+    ///
+    /// # Errors
+    /// As `unlinkat`, but for absence.
+    pub fn discard_contents(&self, next: &Self, base: &OwnedFd) -> Result<(), Errno> {
+        let kept = next.contents().collect::<HashSet<_>>();
+        for number in self.contents().filter(|number| !kept.contains(number)) {
+            match unlinkat(base, number.to_string(), AtFlags::empty()) {
+                // It is in another run's folder.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers of all contents.
+    fn contents(&self) -> impl Iterator<Item = u64> {
+        self.nodes().filter_map(|(_, node)| node.upper())
     }
 }
 
@@ -205,7 +226,7 @@ impl<'a> Entry<'a> {
     fn of_node(table: &'a Table, id: NodeId) -> Option<Self> {
         let node = table.node(id)?;
         let place = node.place.as_ref().map(|place| {
-            let origin = table.node(place.folder).and_then(|folder| folder.origin.as_ref());
+            let origin = table.node(place.folder).and_then(|folder| folder.origin.as_deref());
             let folder = origin.map(|origin| Folder::Original(origin.root, &origin.names));
             (folder.unwrap_or(Folder::Made(place.folder)), &place.name)
         });
@@ -283,15 +304,15 @@ impl<'a, G: Fn(&EntryPath, Act) -> bool> Check<'a, G> {
                 None => seen.kind == EntryKind::Folder && self.after.find_plain(path)?.is_some(),
             };
             if !is_known {
-                return Err(MemberError::Reads(path.clone()));
+                return Err(MemberError::Reads(EntryPath::clone(path)));
             }
             self.check_original(path, seen)?;
         }
         for (path, seen) in
-            after.originals().iter().filter(|(path, _)| !before.originals().contains_key(path))
+            after.originals().iter().filter(|(path, _)| !before.originals().contains_key(*path))
         {
             let Some(entry) = Entry::of_original(&mut self.before, path)? else {
-                return Err(MemberError::Reads(path.clone()));
+                return Err(MemberError::Reads(EntryPath::clone(path)));
             };
             // A path may lead through links and folders that are not granted themselves.
             if seen.kind == EntryKind::File {

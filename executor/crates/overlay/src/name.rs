@@ -1,15 +1,22 @@
 //! The names of entries, and the paths of entries below a root.
 
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::marker::PhantomData;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::sync::Arc;
 
 /// The longest name that Linux allows, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// The name of one entry of a folder: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
+/// The maximum number of names of a path that is read from its stored form: as many as a path of Linux has (`PATH_MAX`).
+pub(crate) const MAX_PATH_NAMES: usize = 2048;
+
+/// The name of one entry of a folder: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`. Its clones share them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(OsString);
+pub struct Name(Arc<OsStr>);
 
 /// The reason why bytes are not a [`Name`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -31,9 +38,9 @@ impl Name {
     ///
     /// # Errors
     /// [`NameError`] says which rule the name breaks.
-    pub fn new(name: impl Into<OsString>) -> Result<Self, NameError> {
-        let name = name.into();
-        let bytes = name.as_bytes();
+    pub fn new(name: impl AsRef<OsStr>) -> Result<Self, NameError> {
+        let text = name.as_ref();
+        let bytes = text.as_bytes();
         if bytes.is_empty() {
             Err(NameError::Empty)
         } else if bytes.len() > MAX_NAME_BYTES {
@@ -41,7 +48,7 @@ impl Name {
         } else if matches!(bytes, b"." | b"..") || bytes.iter().any(|byte| matches!(byte, b'/' | 0)) {
             Err(NameError::Reserved)
         } else {
-            Ok(Self(name))
+            Ok(Self(text.into()))
         }
     }
 
@@ -66,7 +73,6 @@ impl Serialize for Name {
 
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error as _;
         let text = String::deserialize(deserializer)?;
         let bytes =
             unescape(&text).ok_or_else(|| D::Error::custom("a name is not escaped as it should be"))?;
@@ -81,7 +87,42 @@ pub struct EntryPath {
     /// The index of the root.
     pub root: usize,
     /// The names below the root, the outermost first.
+    #[serde(deserialize_with = "read_names")]
     pub names: Vec<Name>,
+}
+
+fn read_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Name>, D::Error> {
+    read_list(deserializer, MAX_PATH_NAMES)
+}
+
+/// Reads a list of at most `max` items, and no further.
+pub(crate) fn read_list<'de, D, T>(deserializer: D, max: usize) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct List<T>(usize, PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(formatter, "a list of at most {} items", self.0)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if list.len() >= self.0 {
+                    return Err(A::Error::custom(format_args!("a list has more than {} items", self.0)));
+                }
+                list.push(item);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(List(max, PhantomData))
 }
 
 impl EntryPath {

@@ -23,6 +23,7 @@ use crate::seen::{EntryKind, FileTime, Seen};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::sync::Arc;
 
 /// The number of a node, which a view hands out as the handle of a folder or file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,9 +36,10 @@ pub struct Table {
     /// The node of each root, in the order of the roots.
     roots: Vec<NodeId>,
     /// The read set: each original that was opened, changed, removed or moved, or that contains such an entry.
-    originals: BTreeMap<EntryPath, Seen>,
+    // A path is in memory once, however many members of this value and of the nodes have it.
+    originals: BTreeMap<Arc<EntryPath>, Seen>,
     /// The node of each original that has one.
-    by_origin: HashMap<EntryPath, NodeId>,
+    by_origin: HashMap<Arc<EntryPath>, NodeId>,
     next_node: u64,
     next_content: u64,
     next_position: u64,
@@ -48,7 +50,7 @@ pub struct Table {
 pub(crate) struct Node {
     pub(crate) kind: NodeKind,
     /// The original that this node is; `None` if the program made it.
-    pub(crate) origin: Option<EntryPath>,
+    pub(crate) origin: Option<Arc<EntryPath>>,
     /// The node's name; `None` for a root, and for a node that was removed while it was open.
     pub(crate) place: Option<Place>,
     /// The permissions; `None` if they are those of the original.
@@ -119,7 +121,7 @@ impl Modified {
 
 impl Node {
     /// A node of an original, as it was found.
-    pub(crate) const fn of_original(kind: NodeKind, origin: EntryPath) -> Self {
+    pub(crate) const fn of_original(kind: NodeKind, origin: Arc<EntryPath>) -> Self {
         Self {
             kind,
             origin: Some(origin),
@@ -186,8 +188,7 @@ impl Table {
     pub fn new(roots: &[LowerRoot]) -> Result<Self, Errno> {
         let mut table = Self { next_content: 1, ..Self::default() };
         for (index, root) in roots.iter().enumerate() {
-            let path = EntryPath::of_root(index);
-            table.note_original(&path, Seen::look(&root.dir, "")?);
+            let path = table.note_original(EntryPath::of_root(index), Seen::look(&root.dir, "")?);
             let node = Node::of_original(NodeKind::Folder(BTreeMap::new()), path);
             let id = table.insert(node);
             table.roots.push(id);
@@ -214,7 +215,7 @@ impl Table {
     }
 
     /// The read set: what was seen of each original that matters, by its path.
-    pub(crate) const fn originals(&self) -> &BTreeMap<EntryPath, Seen> {
+    pub(crate) const fn originals(&self) -> &BTreeMap<Arc<EntryPath>, Seen> {
         &self.originals
     }
 
@@ -223,11 +224,14 @@ impl Table {
         self.nodes.len().saturating_add(self.originals.len())
     }
 
-    /// Adds an original to the read set, if it is not there: what was seen first counts.
-    pub(crate) fn note_original(&mut self, path: &EntryPath, seen: Seen) {
-        if !self.originals.contains_key(path) {
-            self.originals.insert(path.clone(), seen);
+    /// Adds an original to the read set, if it is not there: what was seen first counts. Returns its path, to be shared.
+    pub(crate) fn note_original(&mut self, path: EntryPath, seen: Seen) -> Arc<EntryPath> {
+        if let Some((known, _)) = self.originals.get_key_value(&path) {
+            return Arc::clone(known);
         }
+        let shared = Arc::new(path);
+        self.originals.insert(Arc::clone(&shared), seen);
+        shared
     }
 
     fn forget_original(&mut self, path: &EntryPath) {
@@ -262,7 +266,7 @@ impl Table {
         let id = NodeId(self.next_node);
         self.next_node = self.next_node.saturating_add(1);
         if let Some(origin) = &node.origin {
-            self.by_origin.insert(origin.clone(), id);
+            self.by_origin.insert(Arc::clone(origin), id);
         }
         self.nodes.insert(id, node);
         id
@@ -372,7 +376,7 @@ impl Table {
         }
         names.reverse();
         // Only a root has neither a place nor names in its origin, and no root is ever removed.
-        let origin = node.origin.as_ref().filter(|origin| origin.names.is_empty())?;
+        let origin = node.origin.as_deref().filter(|origin| origin.names.is_empty())?;
         Some(EntryPath { root: origin.root, names })
     }
 
@@ -381,7 +385,7 @@ impl Table {
         let Some(node) = self.node(id) else { return false };
         match (&node.origin, &node.place) {
             (Some(origin), Some(place)) => {
-                let parent = self.node(place.folder).and_then(|folder| folder.origin.as_ref());
+                let parent = self.node(place.folder).and_then(|folder| folder.origin.as_deref());
                 let split = origin.split();
                 split.is_some_and(|(folder, name)| *name == place.name && parent == Some(&folder))
             }

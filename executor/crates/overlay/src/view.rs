@@ -203,7 +203,7 @@ impl View {
                 let target = find::read_target(&lower, name)?;
                 self.check_room()?;
                 let path = self.original_path(folder, name)?;
-                self.table.note_original(&path, original.seen);
+                self.table.note_original(path, original.seen);
                 Ok(target)
             }
             Found::Node(id) => match &self.node(id)?.kind {
@@ -221,7 +221,7 @@ impl View {
         let node = self.node(id)?;
         let mut stat = match (&node.kind, &node.origin) {
             (NodeKind::File(Content::Upper(number)), _) => {
-                let original = Original::from(&self.upper.stat(*number)?);
+                let original = Original::from(&self.stat_content(id, *number)?);
                 Stat { mode: self.mode(id)?, identity: self.identity(id)?, ..original.stat() }
             }
             (_, Some(_)) => self.original(id)?.stat(),

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use a2g_overlay::{
-    Access, ChangeKind, Create, EarlierFolder, Effects, EffectsLimits, How, LowerRoot, Name, NewEntry,
-    NodeId, OpenFile, Table, Upper, UpperBudget, View,
+    Access, ChangeKind, Create, EarlierFolder, Effects, EffectsLimits, FileTime, How, LowerRoot, Name,
+    NewEntry, NewTime, NodeId, OpenFile, Table, Upper, UpperBudget, View,
 };
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -92,7 +92,8 @@ impl Member {
     fn end(self, caller: &mut Member) {
         let contents = upper(&self.own, &self.base, 0, &[]);
         let table = stored(&self.view.into_table().unwrap());
-        table.move_contents(&self.start, &contents, &open(&caller.base)).unwrap();
+        table.move_contents(self.start.next_content(), &contents, &open(&caller.base)).unwrap();
+        self.start.discard_contents(&table, &open(&caller.base)).unwrap();
         caller.view.reload(table).unwrap();
     }
 
@@ -247,6 +248,35 @@ fn the_calls_of_a_call_are_its_own() {
     assert_eq!((caller.read("a"), caller.read("b")), ("caller".into(), "next".into()));
 }
 
+#[test]
+fn a_content_of_a_call_is_kept_until_another_call_replaces_it() {
+    let program = Program::new(&[]);
+    let mut caller = program.start();
+    let kept = |caller: &Member| fs::read_dir(&caller.base).unwrap().count();
+    for content in ["one", "two", "three"] {
+        let mut call = program.call(&caller, content);
+        call.write("a", content);
+        call.end(&mut caller);
+        assert_eq!((kept(&caller), &*caller.read("a")), (1, content));
+    }
+    let open = caller.open("a", READ);
+    let mut removing = program.call(&caller, "removing");
+    removing.view.unlink(removing.root, &name("a")).unwrap();
+    removing.end(&mut caller);
+    // What is open stays what it is, also during later calls.
+    for number in 0..2 {
+        assert_eq!(kept(&caller), number);
+        let time = FileTime { seconds: 7, nanoseconds: 0 };
+        caller.view.set_times(open.node, NewTime::Keep, NewTime::At(time)).unwrap();
+        let stat = caller.view.stat(open.node).unwrap();
+        assert_eq!((&*read(&open), stat.size, stat.nlink, stat.modified), ("three", 5, 0, time));
+        let file = number.to_string();
+        let mut call = program.call(&caller, &file);
+        call.write(&file, "more");
+        call.end(&mut caller);
+    }
+}
+
 /// A run that was taken over writes files of any number.
 #[test]
 fn no_run_makes_the_contents_of_another() {
@@ -292,7 +322,10 @@ fn only_a_plain_file_is_moved() {
         let content = call.own.join("2");
         fs::remove_file(&content).unwrap();
         change(&content, &program.path("lower").join("original"));
-        assert!(table.move_contents(&call.start, &contents, &open(&caller.base)).is_err(), "change {number}");
+        assert!(
+            table.move_contents(call.start.next_content(), &contents, &open(&caller.base)).is_err(),
+            "change {number}"
+        );
         assert_eq!(fs::read_dir(&caller.base).unwrap().count(), 0);
     }
 }

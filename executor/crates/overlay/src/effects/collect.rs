@@ -15,6 +15,7 @@ use crate::upper::Upper;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// The permissions that a program can give: it cannot make a file run as another user.
 const PLAIN_MODE_BITS: u32 = 0o777;
@@ -78,8 +79,8 @@ pub(super) fn collect(
             }
         }
     }
-    let reads =
-        table.originals().iter().map(|(path, seen)| Read { path: path.clone(), seen: *seen }).collect();
+    let read = |(path, seen): (&Arc<EntryPath>, &Seen)| Read { path: EntryPath::clone(path), seen: *seen };
+    let reads = table.originals().iter().map(read).collect();
     Ok(Effects { changes, reads })
 }
 
@@ -135,7 +136,9 @@ impl<'a> Collector<'a> {
         original: Option<&EntryPath>,
     ) -> Result<(), EffectsError> {
         let Some(node) = self.table.node(id) else { return Ok(()) };
-        let Some(origin) = &node.origin else { return self.visit_created(id, node, path, original) };
+        let Some(origin) = node.origin.as_deref() else {
+            return self.visit_created(id, node, path, original);
+        };
         if Some(origin) == original {
             match node.upper() {
                 Some(number) => self.add_content(node, number, path.clone(), origin)?,
@@ -359,8 +362,10 @@ fn below<'a>(
     folder: &EntryPath,
 ) -> impl Iterator<Item = (&'a EntryPath, &'a Seen)> + use<'a> {
     let folder = folder.clone();
-    let behind = table.originals().range((Bound::Excluded(folder.clone()), Bound::Unbounded));
-    behind.take_while(move |(path, _)| path.root == folder.root && path.names.starts_with(&folder.names))
+    let behind = table.originals().range::<EntryPath, _>((Bound::Excluded(folder.clone()), Bound::Unbounded));
+    behind
+        .map(|(path, seen)| (&**path, seen))
+        .take_while(move |(path, _)| path.root == folder.root && path.names.starts_with(&folder.names))
 }
 
 /// The permissions and the time of an entry, where they differ from those of its original.

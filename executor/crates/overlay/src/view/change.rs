@@ -149,7 +149,7 @@ impl View {
             Found::Original(original) => {
                 self.check_room()?;
                 let path = self.original_path(folder, name)?;
-                self.table.note_original(&path, original.seen);
+                self.table.note_original(path, original.seen);
                 self.table.set_override(folder, name, Some(Override::Removed));
             }
             Found::Node(id) => {

@@ -27,6 +27,15 @@ impl View {
         self.node(id)?.upper().map_or(Ok(false), |number| self.upper.is_own(number))
     }
 
+    /// The attributes of a content. That of an ended call, whose file was removed while it was open here, is only behind
+    /// the handles.
+    pub(super) fn stat_content(&self, id: NodeId, number: u64) -> Result<Statx> {
+        match self.upper.stat(number) {
+            Err(Errno::NOENT) => stat_at(&*self.open_handle(id)?, ""),
+            found => found,
+        }
+    }
+
     /// Gives a file node whose content is not in the own folder a copy of it there, or an empty file, and puts that behind
     /// all open handles.
     pub(super) fn copy_up(&mut self, id: NodeId, is_empty: bool) -> Result<()> {

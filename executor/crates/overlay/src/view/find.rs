@@ -129,8 +129,8 @@ impl View {
             EntryKind::Other => NodeKind::Other,
         };
         let path = self.original_path(folder, name)?;
-        self.table.note_original(&path, original.seen);
-        let id = self.table.insert(Node::of_original(kind, path));
+        let origin = self.table.note_original(path, original.seen);
+        let id = self.table.insert(Node::of_original(kind, origin));
         self.table.place(id, folder, name);
         Ok(id)
     }
@@ -155,7 +155,7 @@ impl View {
     /// The original folder that contains the original of a node, and the original's name; `None` for a root, and for what
     /// the program made.
     pub(super) fn lower_place(&self, id: NodeId) -> Result<Option<(Arc<OwnedFd>, Name)>> {
-        let Some((folder, name)) = self.node(id)?.origin.as_ref().and_then(EntryPath::split) else {
+        let Some((folder, name)) = self.node(id)?.origin.as_deref().and_then(EntryPath::split) else {
             return Ok(None);
         };
         let open = self.table.by_origin(&folder).and_then(|id| self.live.get(&id)?.lower.as_ref());

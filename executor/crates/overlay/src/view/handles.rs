@@ -118,6 +118,12 @@ fn replace(old: &File, new: &OwnedFd) -> Result<()> {
 }
 
 impl View {
+    /// Any open handle of a file.
+    pub(super) fn open_handle(&self, id: NodeId) -> Result<Arc<File>> {
+        let mut handles = self.live.get(&id).into_iter().flat_map(|live| &live.files);
+        handles.find_map(|handle| handle.file.upgrade()).ok_or(Errno::NOENT)
+    }
+
     /// Ends one use of an opened folder.
     pub fn close_folder(&mut self, id: NodeId) {
         if let Some(live) = self.live.get_mut(&id) {

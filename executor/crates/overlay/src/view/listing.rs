@@ -126,7 +126,7 @@ impl View {
 
     /// The entry that a name of the original folder stands for; `None` if it is removed.
     fn merge(&self, folder: NodeId, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
-        let Ok(name) = Name::new(entry.name.clone()) else { return Ok(None) };
+        let Ok(name) = Name::new(&entry.name) else { return Ok(None) };
         match self.folder(folder)?.entries().and_then(|entries| entries.get(&name)) {
             Some(Override::Removed) => Ok(None),
             Some(Override::Node(id)) => {

@@ -55,7 +55,7 @@ impl View {
             self.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
         let mut bytes = 0_u64;
         for (id, number) in contents {
-            let stat = self.upper.stat(number)?;
+            let stat = self.stat_content(id, number)?;
             if self.upper.is_own(number)? {
                 bytes = bytes.saturating_add(allocated(&stat));
                 let node = self.node_mut(id)?;

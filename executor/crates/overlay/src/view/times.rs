@@ -102,7 +102,11 @@ impl View {
             let number = self.node(id)?.upper().ok_or(Errno::BADF)?;
             let times =
                 Timestamps { last_access: accessed.to_timespec(), last_modification: modified.to_timespec() };
-            return futimens(self.upper.open(number, OFlags::RDONLY)?, &times);
+            return match self.upper.open(number, OFlags::RDONLY) {
+                // As in `stat_content`.
+                Err(Errno::NOENT) => futimens(&*self.open_handle(id)?, &times),
+                opened => futimens(opened?, &times),
+            };
         }
         let node = self.node_mut(id)?;
         node.accessed = accessed.resolve(now).or(node.accessed);

@@ -93,6 +93,7 @@ impl Program {
         let lent = caller.overlay.lend();
         let removed_before = caller.removed_files();
         self.check(&lent, callers);
+        self.table.discard_contents(&lent, &caller.overlay.open_base()).unwrap();
         self.table = lent;
         self.calls += 1;
         let start = self.table.clone();
@@ -124,7 +125,9 @@ impl Program {
         let contents = both.overlay.all_contents();
         let table = both.overlay.end();
         self.check(&table, &grant);
-        table.move_contents(&start, &contents, &caller.overlay.open_base()).unwrap();
+        self.table.discard_contents(&table, &both.overlay.open_base()).unwrap();
+        table.move_contents(start.next_content(), &contents, &caller.overlay.open_base()).unwrap();
+        start.discard_contents(&table, &caller.overlay.open_base()).unwrap();
         let left = std::fs::read_dir(upper).unwrap().count();
         assert_eq!(left, 0, "all contents of a member are moved");
         caller.log.calls.push(Logged::Member(std::mem::take(&mut both.log.calls)));

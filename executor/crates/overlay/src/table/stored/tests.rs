@@ -107,7 +107,7 @@ fn a_table_that_no_view_makes_is_refused() {
         let is_right = match &error {
             TableError::Invalid(found) => !reason.is_empty() && found.contains(reason),
             TableError::Malformed(_) => reason.is_empty(),
-            TableError::TooLong { .. } => false,
+            TableError::TooLarge | TableError::NoRoom | TableError::Unwritten(_) => false,
         };
         assert!(is_right, "{pointer} = {value}: {error:?}");
     }
@@ -118,6 +118,75 @@ fn a_table_that_no_view_makes_is_refused() {
         Table::from_bytes(&serde_json::to_vec(&table()).unwrap(), 3),
         Err(TableError::Invalid(_))
     ));
+}
+
+#[test]
+fn a_table_takes_no_more_than_its_reader_has() {
+    let folders = ["d"; 200];
+    let mut table = table();
+    for file in 0..1_000 {
+        let name = file.to_string();
+        let names = [&folders[..], &[name.as_str()]].concat();
+        table["originals"].as_array_mut().unwrap().push(original(&path(0, &names), "file"));
+    }
+    let bytes = serde_json::to_vec(&table).unwrap();
+    let mut all = 0;
+    let whole = Table::from_bytes_within(&bytes, 2, &mut |heap| {
+        all = heap;
+        true
+    });
+    assert_eq!(whole.unwrap().originals().len(), 1_005);
+    // A name takes 16 bytes in each path, and its letters are in memory once.
+    assert!((3 << 20..4 << 20).contains(&all), "{all} for {} bytes", bytes.len());
+    for limit in [0, 1 << 20, all - 1] {
+        let mut most = 0;
+        let refused = Table::from_bytes_within(&bytes, 2, &mut |heap| {
+            most = heap;
+            heap <= limit
+        });
+        assert!(matches!(refused, Err(TableError::NoRoom)), "{refused:?}");
+        assert!(most <= limit + 2 * STEP_BYTES, "{most} is asked for, of {limit}");
+    }
+}
+
+#[test]
+fn a_table_of_too_many_parts_is_not_read_to_its_end() {
+    let seen = original(&path(0, &[]), "file")["seen"].clone();
+    let list_originals = |names: usize, files: usize| {
+        let folders = r#""d","#.repeat(names - 1);
+        let one = |file| format!(r#"{{"path":{{"root":0,"names":[{folders}"{file}"]}},"seen":{seen}}}"#);
+        (0..files).map(one).collect::<Vec<_>>().join(",")
+    };
+    let folder = |entries: usize| {
+        let entries = vec![r#"{"name":"x","node":null}"#; entries].join(",");
+        format!(r#"{{"id":0,"kind":{{"folder":{{"entries":[{entries}]}}}}}}"#)
+    };
+    for (what, nodes, originals, is_too_large) in [
+        ("one path", folder(0), list_originals(MAX_PATH_NAMES + 1, 1), false),
+        ("one folder", folder(MAX_TABLE_ENTRIES + 1), String::new(), false),
+        ("all paths", folder(0), list_originals(MAX_PATH_NAMES, MAX_TABLE_NAMES / MAX_PATH_NAMES + 1), true),
+        ("all originals", folder(0), list_originals(1, MAX_TABLE_ENTRIES + 1), true),
+    ] {
+        let table = format!(
+            r#"{{"version":1,"nodes":[{nodes}],"originals":[{originals}],"next_node":9,"next_content":1}}"#
+        );
+        let mut most = 0;
+        let refused = Table::from_bytes_within(table.as_bytes(), 1, &mut |heap| {
+            most = heap;
+            true
+        });
+        let is_right = match &refused {
+            Err(TableError::TooLarge) => is_too_large,
+            Err(TableError::Malformed(_)) => !is_too_large,
+            Err(TableError::NoRoom | TableError::Unwritten(_) | TableError::Invalid(_)) | Ok(_) => false,
+        };
+        assert!(is_right && most < 100 << 20, "{what}: {:?}, {most} bytes", refused.map(drop));
+    }
+    // What would not be read is not stored.
+    let mut table = Table::default();
+    let names = vec![Name::new("d").unwrap(); MAX_PATH_NAMES + 1];
+    table.note_original(EntryPath { root: 0, names }, serde_json::from_value(seen).unwrap());
+    assert!(matches!(table.to_bytes(), Err(TableError::TooLarge)));
 }
 
 /// Each of many moved originals has a long path, of which every part was moved as well.
