@@ -230,10 +230,41 @@ impl Held {
 }
 
 impl HeldBytes {
+    /// The number of bytes that this value counts.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Sets the number of bytes that this value counts.
     pub fn set(&mut self, bytes: u64) {
         self.shares.lock().change(&self.owner, self.bytes, bytes);
         self.bytes = bytes;
+    }
+
+    /// Sets the number of bytes that this value counts, where the owner must not exceed its share even once.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if a larger number would exceed the share, the total or the memory budget. It stays as it was then.
+    pub fn try_set(&mut self, bytes: u64) -> Result<(), NoRoom> {
+        let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else {
+            self.set(bytes);
+            return Ok(());
+        };
+        if !has_room(more) {
+            return Err(NoRoom::Budget);
+        }
+        let mut held = self.shares.lock();
+        let owned = held.by_owner.get(&self.owner).copied().unwrap_or(0);
+        if owned.saturating_add(more) > self.shares.share.load(Relaxed) {
+            return Err(NoRoom::Share);
+        }
+        if held.total.saturating_add(more) > self.shares.total.load(Relaxed) {
+            return Err(NoRoom::Budget);
+        }
+        held.change(&self.owner, self.bytes, bytes);
+        self.bytes = bytes;
+        Ok(())
     }
 
     /// `true` if the owner may hold `more` bytes in addition. An owner that holds nothing may hold any number.
@@ -353,6 +384,16 @@ mod tests {
         held.set(5);
         assert!(held.has_room(95) && !held.has_room(96));
         drop(held);
+        assert!(shares.lock().by_owner.is_empty());
+        let mut strict = shares.hold("a", 0).unwrap();
+        assert_eq!(strict.try_set(101), Err(NoRoom::Share));
+        strict.try_set(100).unwrap();
+        strict.try_set(40).unwrap();
+        let other = shares.hold("a", 60).unwrap();
+        assert_eq!(strict.try_set(41), Err(NoRoom::Share));
+        drop(other);
+        strict.try_set(41).unwrap();
+        drop(strict);
         assert!(shares.lock().by_owner.is_empty());
     }
 

@@ -642,7 +642,6 @@ impl ChangeSets {
             DecisionAct::Commit => RunChanges::commit,
             DecisionAct::Undo => |changes, _digest| changes.undo(),
         };
-        let owner = taken.summary.agent.to_string();
         let work = move || match check().and_then(|()| taken.open()) {
             Ok(changes) => {
                 let end = apply(&changes, &taken.summary.digest);
@@ -650,14 +649,14 @@ impl ChangeSets {
             }
             Err(reason) => Done { taken, changes: None, end: Err(ApplyError::Unchanged(reason)) },
         };
-        let done = self.effects.change_originals(&owner, work).await;
+        let done = self.effects.change_originals(work).await;
         if claim.is_held() || act != DecisionAct::Commit || done.end.is_err() {
             return done;
         }
         // Another node may have reported the decision as aborted.
         let Done { taken, changes, end: _ } = done;
         self.effects
-            .change_originals(&owner, move || {
+            .change_originals(move || {
                 let end = match changes.as_ref().map(RunChanges::undo) {
                     Some(Err(error)) => error,
                     Some(Ok(())) | None => {

@@ -31,7 +31,6 @@ pub use sets::ChangeSetSummary;
 pub(super) use sets::{TakenSet, wrong_state_fault};
 pub(super) use staged::{Kept, SettleError, Settled, StagedChanges};
 
-use a2g_runtime::aside::run_aside;
 use a2g_types::ident::IntentId;
 use parking_lot::Mutex;
 use removal::remove_tree;
@@ -44,6 +43,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +51,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 use withdrawal::UnsettledRun;
 
 /// The folder of a run in which its guest's process writes.
@@ -100,7 +101,7 @@ pub(super) struct EffectsFolder {
     unsettled: Mutex<HashMap<IntentId, UnsettledRun>>,
     opened: Mutex<Option<Arc<OpenedFolder>>>,
     /// One commit or undo at a time: no two of this process change a folder at once.
-    originals: Semaphore,
+    originals: Arc<Semaphore>,
     /// The number of the next run's folder.
     next: AtomicU64,
 }
@@ -114,7 +115,7 @@ impl EffectsFolder {
             blocked: Mutex::default(),
             unsettled: Mutex::default(),
             opened: Mutex::default(),
-            originals: Semaphore::new(1),
+            originals: Arc::new(Semaphore::new(1)),
             next: AtomicU64::default(),
         }
     }
@@ -124,15 +125,24 @@ impl EffectsFolder {
         self.settings
     }
 
-    /// Does work that changes the originals, while no other does, on behalf of `owner`.
+    /// Does work that changes the originals, while no other does.
+    // Not aside: it would wait behind the long work of its owner, and all other commits behind it.
     pub(super) async fn change_originals<T: Send + 'static>(
         &self,
-        owner: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         // Never closed.
-        let _permit = self.originals.acquire().await.ok();
-        run_aside(owner, async move { work() }).await
+        let only = Arc::clone(&self.originals).acquire_owned().await.ok();
+        let done = tokio::task::spawn_blocking(move || {
+            let _only = only;
+            work()
+        });
+        match done.await.map_err(JoinError::try_into_panic) {
+            Ok(done) => done,
+            Err(Ok(panic)) => resume_unwind(panic),
+            // The runtime ends.
+            Err(Err(_cancelled)) => std::future::pending().await,
+        }
     }
 
     /// Opens the folder, and makes it if there is none.

@@ -8,22 +8,25 @@
 //! end      the last table is checked, and settled as that of any other run
 //! ```
 //! A process may have been taken over by its guest. So each table is compared with the one before it: what the grant of its
-//! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn.
+//! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn. A table in
+//! memory counts against the share of whoever sent the program.
 
 use super::removal::remove_tree;
 use super::roots::show_bytes;
 use super::{UPPER, make_folder, open_folder};
 use a2g_capability::{Ceilings, Mounts, Permit, Place, Root, Tree};
-use a2g_overlay::{Access, Act, EntryPath, LowerRoot, MAX_TABLE_BYTES, Name, Table, Upper};
+use a2g_overlay::{Access, Act, EntryPath, LowerRoot, MAX_TABLE_BYTES, Name, Table, TableError, Upper};
 use a2g_types::limit::Access as FileAccess;
+use a2g_types::memory::{self, HeldBytes, NoRoom, SMALL_MESSAGE_BYTES};
 use parking_lot::Mutex;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fstat, openat, renameat, statat, unlinkat,
+    AtFlags, Gid, Mode, OFlags, Uid, chownat, fchmod, fstat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufWriter, Read as _, Write as _};
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,9 +53,67 @@ pub(super) enum StageError {
     /// The files of the calling run are of no use any more. The text is a clause.
     #[error("{0}")]
     Broken(String),
+    /// There is no memory for them now. The text is a sentence for the caller.
+    #[error("{0}")]
+    NoRoom(&'static str),
     /// They cannot now. The text is for the log.
     #[error("{0}")]
     Failed(String),
+}
+
+/// The reason why the table of a run is not taken. Both texts are clauses.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TableRefused {
+    /// There is no memory for it now.
+    #[error("{0}")]
+    NoRoom(&'static str),
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl From<NoRoom> for TableRefused {
+    fn from(no_room: NoRoom) -> Self {
+        Self::NoRoom(match no_room {
+            NoRoom::Budget => {
+                "the executor has reached its memory limit (`server.max_memory_mb`), and the list of the files that the \
+                 program has used needs more: run it again later"
+            }
+            NoRoom::Share => {
+                "the lists of the files that the caller's programs have used, with its messages, use up its share of \
+                 `server.max_memory_mb`: let them use fewer files, or wait for other calls to end, and run it again"
+            }
+        })
+    }
+}
+
+impl From<TableRefused> for StageError {
+    fn from(refused: TableRefused) -> Self {
+        match refused {
+            TableRefused::NoRoom(reason) => Self::NoRoom(reason),
+            TableRefused::Unusable(reason) => Self::Broken(reason),
+        }
+    }
+}
+
+/// A table in memory, which counts against the share of its owner.
+pub(super) struct CountedTable {
+    table: Table,
+    held: HeldBytes,
+}
+
+impl Deref for CountedTable {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl CountedTable {
+    /// Counts as much again: for the list of changes, which is about as large.
+    pub(super) fn count_list(&self, owner: &str) -> HeldBytes {
+        memory::hold_always(owner, self.held.bytes())
+    }
 }
 
 impl From<io::Error> for StageError {
@@ -240,10 +301,12 @@ pub(in crate::run) struct Member {
     /// The folders with contents of the runs that have led to this one.
     earlier: Vec<(OwnedFd, u64)>,
     granted: Granted,
-    /// The table with which it began.
-    begun: Arc<Table>,
+    /// The owner of the message that began the program.
+    owner: Arc<str>,
+    /// The first number of its contents: [`Table::next_content`] of the table with which it began.
+    from: u64,
     /// The table that its calls find.
-    latest: Mutex<Arc<Table>>,
+    latest: Mutex<Arc<CountedTable>>,
     /// The reason why its files are of no use any more, as a clause.
     broken: Mutex<Option<String>>,
     turn: Arc<Semaphore>,
@@ -273,10 +336,13 @@ impl Member {
         granted: GrantedRoots,
         mounts: &Mounts,
         ceilings: &Ceilings,
+        owner: &str,
     ) -> Result<Self, StageError> {
         let areas = Arc::new(Areas::open(mounts, ceilings)?);
         let table = Table::new(&areas.lower()?).map_err(io::Error::from)?;
-        Ok(Self::make(areas, dir, upper, Vec::new(), granted, Arc::new(table))?)
+        // It is small.
+        let counted = CountedTable { table, held: memory::hold_always(owner, 0) };
+        Ok(Self::make(areas, dir, upper, Vec::new(), granted, Arc::new(counted), owner.into())?)
     }
 
     fn make(
@@ -285,7 +351,8 @@ impl Member {
         upper: OwnedFd,
         earlier: Vec<(OwnedFd, u64)>,
         granted: GrantedRoots,
-        table: Arc<Table>,
+        table: Arc<CountedTable>,
+        owner: Arc<str>,
     ) -> io::Result<Self> {
         let base = make_folder(&dir, BASE)?;
         write_table(&base, &table)?;
@@ -297,8 +364,9 @@ impl Member {
             base,
             earlier,
             granted,
-            latest: Mutex::new(Arc::clone(&table)),
-            begun: table,
+            owner,
+            from: table.next_content(),
+            latest: Mutex::new(table),
             broken: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
             calls: AtomicU64::default(),
@@ -316,7 +384,7 @@ impl Member {
         }
     }
 
-    /// The part of the run in its program, for its permit.
+    /// The part of the run, which has made no calls, in its program, for its permit.
     ///
     /// # Errors
     /// If a handle cannot be made, or the run may read too much that was moved into its grant.
@@ -326,7 +394,7 @@ impl Member {
             Ok(a2g_capability::EarlierFolder { folder: folder.try_clone()?, from: *from })
         });
         let granted = self.granted.places().cloned().collect::<Vec<_>>();
-        let moved = self.begun.moved_in(&granted);
+        let moved = self.latest.lock().moved_in(&granted);
         if moved.len() > MAX_READABLE {
             return Err(StageError::Refused(format!(
                 "the program has moved {} files and folders into the granted folders of this call from outside of them, and \
@@ -368,43 +436,56 @@ impl Member {
     /// Takes the table that the process of the run has stored, if there is a new one.
     ///
     /// # Errors
-    /// The reason why it is not taken, as a clause.
-    fn take_stored(&self) -> Result<(), String> {
+    /// The reason why it is not taken. No later one is, unless there was only no memory for it.
+    fn take_stored(&self) -> Result<(), TableRefused> {
         if let Some(reason) = &*self.broken.lock() {
-            return Err(reason.clone());
+            return Err(TableRefused::Unusable(reason.clone()));
         }
         let taken = self.try_take_stored();
-        if let Err(reason) = &taken {
+        if let Err(TableRefused::Unusable(reason)) = &taken {
             *self.broken.lock() = Some(reason.clone());
         }
         taken
     }
 
-    fn try_take_stored(&self) -> Result<(), String> {
-        let unreadable = |error: io::Error| format!("their table cannot be read ({error}): run it again");
-        let Some(bytes) = read_table(&self.upper).map_err(unreadable)? else { return Ok(()) };
-        unlinkat(&self.upper, Upper::TABLE, AtFlags::empty()).map_err(|error| unreadable(error.into()))?;
-        let table = Table::from_bytes(&bytes, self.areas.roots.len()).map_err(|error| error.to_string())?;
-        let mut latest = self.latest.lock();
+    fn try_take_stored(&self) -> Result<(), TableRefused> {
+        let Some(table) = read_table(&self.upper, self.areas.roots.len(), &self.owner)? else {
+            return Ok(());
+        };
+        let latest = Arc::clone(&self.latest.lock());
         let allows = |path: &EntryPath, act| self.granted.allows(&self.areas, path, act);
         Table::check_member(&latest, &table, allows).map_err(|error| {
             let path = error.path().and_then(|path| self.areas.guest_path(path));
             let shown = path.map_or_else(String::new, |path| format!(": `{}`", show_bytes(path.as_bytes())));
-            format!("their table is not true ({error}{shown}): check the tool")
+            TableRefused::Unusable(format!("their table is not true ({error}{shown}): check the tool"))
         })?;
-        *latest = Arc::new(table);
+        unlinkat(&self.upper, Upper::TABLE, AtFlags::empty())
+            .map_err(|error| unreadable(&io::Error::from(error)))?;
+        self.set_latest(Arc::new(table));
         Ok(())
+    }
+
+    /// Makes a table the one that the calls find, and removes the contents of ended calls that it does not name.
+    ///
+    /// No process looks for these any more: calls have the files one after another, so none is running that began with an
+    /// earlier table. The run itself looks for none before it has this table, and what it has open stays open.
+    fn set_latest(&self, table: Arc<CountedTable>) {
+        let before = std::mem::replace(&mut *self.latest.lock(), Arc::clone(&table));
+        if let Err(error) = before.discard_contents(&table, &self.base) {
+            // They go with the folder of the program.
+            tracing::warn!(%error, "contents that calls have replaced cannot be removed");
+        }
     }
 
     /// The last table of a run whose process and calls have ended.
     ///
     /// # Errors
     /// The reason why there is none, as a clause.
-    pub(super) fn finish(&self) -> Result<Arc<Table>, String> {
+    pub(super) fn finish(&self) -> Result<Arc<CountedTable>, String> {
         if self.turn.available_permits() == 0 {
             return Err("a call of the run still has its files".to_owned());
         }
-        self.take_stored()?;
+        self.take_stored().map_err(|refused| refused.to_string())?;
         Ok(Arc::clone(&self.latest.lock()))
     }
 }
@@ -416,17 +497,18 @@ impl CallTurn {
     /// If the table of the caller is not taken, or the folders cannot be made.
     pub(super) fn begin(&self, granted: GrantedRoots) -> Result<Member, StageError> {
         let caller = &self.caller;
-        caller.take_stored().map_err(StageError::Broken)?;
+        caller.take_stored()?;
         let made = || {
             let dir = make_folder(&caller.dir, &self.name)?;
             let upper = make_folder(&dir, UPPER)?;
-            let from = caller.begun.next_content();
+            let from = caller.from;
             let own = [(caller.base.try_clone()?, from), (caller.upper.try_clone()?, from)];
             let above = caller.earlier.iter().map(|(folder, from)| Ok((folder.try_clone()?, *from)));
             let mut earlier = above.collect::<io::Result<Vec<_>>>()?;
             earlier.extend(own);
             let table = Arc::clone(&caller.latest.lock());
-            Member::make(Arc::clone(&caller.areas), dir, upper, earlier, granted, table)
+            let owner = Arc::clone(&caller.owner);
+            Member::make(Arc::clone(&caller.areas), dir, upper, earlier, granted, table, owner)
         };
         made().map_err(|error: io::Error| StageError::Failed(format!("its folders cannot be made ({error})")))
     }
@@ -439,19 +521,19 @@ impl CallTurn {
         let table = member.finish()?;
         let caller = &self.caller;
         let handed = || {
-            table.move_contents(&member.begun, &member.contents()?, &caller.base)?;
-            give_contents(&caller.base, member.begun.next_content())?;
+            table.move_contents(member.from, &member.contents()?, &caller.base)?;
+            give_contents(&caller.base, member.from)?;
             write_table(&caller.base, &table)
         };
         if let Err(error) = handed() {
             // A content that was moved has a number that another call may give, too.
-            if let Err(left) = remove_contents(&caller.base, member.begun.next_content()) {
+            if let Err(left) = remove_contents(&caller.base, member.from) {
                 let reason = format!("what a call has left cannot be removed ({left})");
                 *caller.broken.lock() = Some(reason);
             }
             return Err(format!("they cannot be handed to the calling run ({error})"));
         }
-        *caller.latest.lock() = table;
+        caller.set_latest(table);
         Ok(())
     }
 }
@@ -484,12 +566,13 @@ fn to_place(path: &EntryPath) -> Place {
 
 /// Replaces the table in a folder that the process of a run reads.
 fn write_table(base: &OwnedFd, table: &Table) -> io::Result<()> {
-    let bytes = table.to_bytes().map_err(io::Error::other)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(base, DRAFT, flags, TABLE_MODE)?);
+    let file = File::from(openat(base, DRAFT, flags, TABLE_MODE)?);
     // The umask may have removed permissions.
     fchmod(&file, TABLE_MODE)?;
-    file.write_all(&bytes)?;
+    let mut written = BufWriter::new(file);
+    table.write_to(&mut written).map_err(io::Error::other)?;
+    written.flush()?;
     Ok(renameat(base, DRAFT, base, Upper::TABLE)?)
 }
 
@@ -528,23 +611,64 @@ fn for_each_content(
     Ok(())
 }
 
-/// Reads the table that the process of a run has stored; `None` if there is none.
-pub(super) fn read_table(folder: impl AsFd) -> io::Result<Option<Vec<u8>>> {
+/// Reads the table that the process of a run has stored in a folder; `None` if there is none. It counts against the share
+/// of `owner`, and so do its bytes meanwhile.
+///
+/// # Errors
+/// If it is no table, or there is no memory for it.
+pub(super) fn read_table(
+    folder: impl AsFd,
+    roots: usize,
+    owner: &str,
+) -> Result<Option<CountedTable>, TableRefused> {
+    let Some((file, length)) = open_table(folder).map_err(|error| unreadable(&error))? else {
+        return Ok(None);
+    };
+    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
+    if length > max {
+        return Err(TableRefused::Unusable(TableError::TooLarge.to_string()));
+    }
+    let mut held = memory::hold_always(owner, 0);
+    count(&mut held, length)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    file.take(length).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    let mut heap = 0;
+    let mut no_room = None;
+    let read = Table::from_bytes_within(&bytes, roots, &mut |taken| {
+        heap = u64::try_from(taken).unwrap_or(u64::MAX);
+        no_room = count(&mut held, length.saturating_add(heap)).err();
+        no_room.is_none()
+    });
+    drop(bytes);
+    let table = match (read, no_room) {
+        (Ok(table), _) => table,
+        (Err(_), Some(refused)) => return Err(refused.into()),
+        (Err(error), None) => return Err(TableRefused::Unusable(error.to_string())),
+    };
+    count(&mut held, heap)?;
+    Ok(Some(CountedTable { table, held }))
+}
+
+/// Opens a stored table. Returns its length, too.
+fn open_table(folder: impl AsFd) -> io::Result<Option<(File, u64)>> {
     // The process can have put anything in its place: nothing is followed, and nothing waits.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(folder, Upper::TABLE, flags, Mode::empty()) {
-        Ok(file) => file,
+        Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is not a file"));
-    }
-    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
-    let mut bytes = Vec::new();
-    // One byte more, so that a longer one is refused.
-    File::from(file).take(max.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+    let found = file.metadata()?;
+    if found.is_file() { Ok(Some((file, found.len()))) } else { Err(io::Error::other("it is not a file")) }
+}
+
+/// Sets the memory that is counted for a table. A small one is not counted, as a small message.
+fn count(held: &mut HeldBytes, bytes: u64) -> Result<(), NoRoom> {
+    held.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes })
+}
+
+fn unreadable(error: &io::Error) -> TableRefused {
+    TableRefused::Unusable(format!("their table cannot be read ({error}): run it again"))
 }
 
 /// Opens the contents of an earlier process's run.

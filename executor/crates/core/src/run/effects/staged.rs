@@ -11,7 +11,7 @@ use super::{EffectsFolder, Fate, RunFolder, shown};
 use crate::run::faults::busy_fault;
 use crate::run::{ExecutorSettings, RunIdentity};
 use a2g_capability::Permit;
-use a2g_overlay::{Effects, Table, Upper};
+use a2g_overlay::{Effects, Upper};
 use a2g_runtime::aside::run_aside;
 use a2g_sandbox::egress::HeldRequests;
 use a2g_types::call::Call;
@@ -19,6 +19,7 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::limit::FileEffects;
+use a2g_types::memory::HeldBytes;
 use a2g_types::outcome::{AbortReason, FileChanges, Receipt, Status};
 use a2g_types::tool::Digest;
 use rustix::fs::syncfs;
@@ -84,6 +85,8 @@ struct Listed {
     list: Effects,
     /// `None` if the run has left none.
     requests: Option<HeldList>,
+    /// The memory of the list.
+    _memory: HeldBytes,
 }
 
 impl EffectsFolder {
@@ -122,7 +125,9 @@ impl EffectsFolder {
             None if permit.grant().calls().allows_any() => {
                 let effects = Arc::clone(self);
                 let settings = Arc::clone(settings);
-                run_aside(&owner, async move { effects.begin_program(intent, granted, &settings) }).await
+                let sender = owner.clone();
+                run_aside(&owner, async move { effects.begin_program(intent, granted, &settings, &sender) })
+                    .await
             }
             None => match RunRoots::of(permit) {
                 Ok(roots) => {
@@ -150,6 +155,7 @@ impl EffectsFolder {
                 intent,
                 format!("the file changes of the run that makes this call cannot be read: {reason}"),
             )),
+            Err(StageError::NoRoom(reason)) => Err(busy_fault(reason)),
             Err(StageError::Failed(reason)) => {
                 tracing::error!(%intent, reason, "the folders for the file changes of a run cannot be made");
                 Err(busy_fault(NO_FOLDER))
@@ -172,10 +178,11 @@ impl EffectsFolder {
         intent: IntentId,
         granted: GrantedRoots,
         settings: &ExecutorSettings,
+        owner: &str,
     ) -> Result<(RunFiles, a2g_capability::Upper), StageError> {
         let (folder, upper) = self.make(intent)?;
         let dir = folder.dir.try_clone()?;
-        let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings)?;
+        let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings, owner)?;
         let guests = a2g_capability::Upper::new(member.upper()?).with_member(member.to_permit()?);
         Ok((RunFiles::Program { folder, member: Arc::new(member) }, guests))
     }
@@ -253,7 +260,8 @@ impl StagedChanges {
             }
             RunFiles::Alone { .. } | RunFiles::Program { .. } => Some(withdrawal),
         };
-        let listed = run_aside(&owner, async move { files.list(held.as_deref()) }).await?;
+        let sender = owner.clone();
+        let listed = run_aside(&owner, async move { files.list(held.as_deref(), &sender) }).await?;
         let Some(listed) = listed else { return Ok(Settled { changes: None, kept: None }) };
         let Some(withdrawal) = withdrawal else { return Ok(Settled { changes: None, kept: None }) };
         let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);
@@ -274,7 +282,7 @@ impl StagedChanges {
         match mode {
             FileEffects::Staged => run_aside(&owner, async move { settling.wait(&*clock) }).await,
             FileEffects::Direct | FileEffects::Atomic => {
-                effects.change_originals(&owner, move || settling.commit(&*clock)).await
+                effects.change_originals(move || settling.commit(&*clock)).await
             }
         }
     }
@@ -292,18 +300,16 @@ impl RunFiles {
     }
 
     /// Lists the changes and the requests; `None` for a call, whose changes are its caller's now.
-    fn list(self, held: Option<&HeldStore>) -> Result<Option<Listed>, String> {
+    fn list(self, held: Option<&HeldStore>, owner: &str) -> Result<Option<Listed>, String> {
         let list_requests = || match held {
             Some(held) => held.finish().map_err(|error| no_space(&error)),
             None => Ok(None),
         };
         match self {
             Self::Alone { folder, upper, roots } => {
-                let bytes = read_table(upper.dir()).map_err(unreadable)?;
-                let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
-                let table =
-                    Table::from_bytes(&bytes, roots.lower().len()).map_err(|error| error.to_string())?;
-                drop(bytes);
+                let read = read_table(upper.dir(), roots.lower().len(), owner);
+                let found = read.map_err(|refused| refused.to_string())?;
+                let table = found.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
                 let list = list_changes(&table, &upper, &roots)?;
                 if let Err(path) = roots.check_granted(&list) {
                     let shown = roots.describe_path(path);
@@ -311,7 +317,8 @@ impl RunFiles {
                         "the run was not granted {shown}, which they change: check the tool"
                     ));
                 }
-                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()? }))
+                let memory = table.count_list(owner);
+                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()?, _memory: memory }))
             }
             // The changes of each of its runs were compared with the grant at its end.
             Self::Program { folder, member } => {
@@ -319,7 +326,8 @@ impl RunFiles {
                 let upper = member.contents().map_err(unreadable)?;
                 let roots = RunRoots::of_areas(member.areas()).map_err(unreadable)?;
                 let list = list_changes(&table, &upper, &roots)?;
-                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()? }))
+                let memory = table.count_list(owner);
+                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()?, _memory: memory }))
             }
             Self::Call { turn, member } => turn.hand_over(&member).map(|()| None),
         }
@@ -340,7 +348,7 @@ impl Settling {
     /// Lets the changes wait for a decision.
     fn wait(self, clock: &dyn Clock) -> Result<Settled, SettleError> {
         let Self { effects, listed, run, mode, withdrawal, mut changes } = self;
-        let Listed { folder, upper, roots, list, requests } = listed;
+        let Listed { folder, upper, roots, list, requests, _memory } = listed;
         changes.counts = Some(shown::count(&list));
         changes.shown = shown::list(&list, &roots, &upper, clock)?;
         write_list(&folder, &list).map_err(|error| no_space(&error))?;
@@ -362,7 +370,7 @@ impl Settling {
     fn commit(self, clock: &dyn Clock) -> Result<Settled, SettleError> {
         let Self { effects, listed, run, mode, withdrawal, changes } = self;
         // Only a staged run leaves requests.
-        let Listed { mut folder, upper, roots, list, requests: _ } = listed;
+        let Listed { mut folder, upper, roots, list, requests: _, _memory } = listed;
         let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
         // A stop from here on comes too late.
         withdrawal.close().map_err(SettleError::Withdrawn)?;
@@ -407,7 +415,6 @@ pub(in crate::run) struct Kept {
     /// `None` once it is finished or taken back.
     run: Option<RunChanges>,
     intent: IntentId,
-    owner: Box<str>,
     mode: FileEffects,
     /// `None` if they cannot be undone after the receipt.
     stored: Option<StoredSet>,
@@ -421,8 +428,7 @@ impl Kept {
         mode: FileEffects,
         stored: Option<StoredSet>,
     ) -> Self {
-        let owner = identity.agent.as_str().into();
-        Self { effects, run: Some(run), intent: identity.intent, owner, mode, stored }
+        Self { effects, run: Some(run), intent: identity.intent, mode, stored }
     }
 
     /// The status of the run whose changes are kept so.
@@ -443,7 +449,7 @@ impl Kept {
         }
         let effects = Arc::clone(&self.effects);
         effects
-            .change_originals(&self.owner, move || match run.undo() {
+            .change_originals(move || match run.undo() {
                 Ok(()) => run.set_fate(Fate::Removed),
                 Err(error) => {
                     let folder = run.folder.path();

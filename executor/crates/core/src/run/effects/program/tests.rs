@@ -9,7 +9,7 @@ use a2g_overlay::{
     ChangeKind, Create, EarlierFolder, Effects, FileTime, How, NewTime, NodeId, UpperBudget, View,
 };
 use a2g_types::limit::Layer;
-use rustix::fs::{CWD, mknodat};
+use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
@@ -25,6 +25,9 @@ static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::for_engine()
 const BUDGET: UpperBudget = UpperBudget { max_bytes: 1 << 20, max_nodes: 10_000 };
 const READ: How = How { read: true, write: false, append: false, truncate: false, create: Create::No };
 const WRITE: How = How { write: true, truncate: true, create: Create::IfMissing, ..READ };
+
+/// The owner of the messages of all programs, but for one test.
+const OWNER: &str = "owner";
 
 /// The guest's folder, of which a run is granted a part, and the part that calls are granted.
 const ALL: &str = "/workspace/**";
@@ -70,12 +73,16 @@ impl Host {
 
     /// Begins a program that is granted this.
     fn begin(&self, scope: &str) -> Arc<Member> {
+        self.begin_for(scope, OWNER)
+    }
+
+    fn begin_for(&self, scope: &str, owner: &str) -> Arc<Member> {
         let path = self.folder.path().join("run");
         fs::create_dir(&path).unwrap();
         let dir = OwnedFd::from(File::open(path).unwrap());
         let upper = make_folder(&dir, UPPER).unwrap();
         let granted = self.granted(scope, FileAccess::ReadWrite);
-        Arc::new(Member::begin(dir, upper, granted, &self.mounts, &self.ceilings).unwrap())
+        Arc::new(Member::begin(dir, upper, granted, &self.mounts, &self.ceilings, owner).unwrap())
     }
 
     /// Gives a call the files of its caller.
@@ -136,8 +143,7 @@ fn view(member: &Member) -> View {
     let earlier =
         earlier.map(|(folder, from)| EarlierFolder { folder: folder.try_clone().unwrap(), from: *from });
     let base = member.base.try_clone().unwrap();
-    let from = member.begun.next_content();
-    let contents = Upper::of_member(member.upper().unwrap(), base, from, earlier.collect());
+    let contents = Upper::of_member(member.upper().unwrap(), base, member.from, earlier.collect());
     let table = member.latest.lock().clone();
     View::load(Table::clone(&table), contents, member.areas.lower().unwrap(), BUDGET).unwrap()
 }
@@ -592,7 +598,7 @@ const NO_CONTENTS: &[(&str, InPlace)] = &[
 fn what_is_no_content_is_not_taken() {
     for (what, put) in NO_CONTENTS {
         let (host, program, call) = with_call();
-        let number = call.member.begun.next_content();
+        let number = call.member.from;
         let content = own(&call.member).join(number.to_string());
         act(&call.member, |files, root| {
             let folder = open(files, root, "in");
@@ -606,7 +612,7 @@ fn what_is_no_content_is_not_taken() {
         assert_eq!(contents_of_calls(&program), Vec::<String>::new(), "{what}");
         // The next call gives the same number again, and that content is its own.
         let next = host.call(&program, PART);
-        assert_eq!(next.member.begun.next_content(), number, "{what}");
+        assert_eq!(next.member.from, number, "{what}");
         act(&next.member, |files, root| {
             let folder = open(files, root, "in");
             write(files, folder, "next.txt", "of the next call");
@@ -638,7 +644,7 @@ fn a_content_is_that_of_the_run_that_made_it() {
         fs::write(forged, "forged").unwrap();
     }
     // The table with which it began, as it is.
-    leave(&call.member, &call.member.begun.to_bytes().unwrap());
+    leave(&call.member, &call.member.latest.lock().to_bytes().unwrap());
     call.turn.hand_over(&call.member).unwrap();
     drop(call);
     assert_eq!(contents_of_calls(&program), Vec::<String>::new());
@@ -667,6 +673,57 @@ fn a_content_is_that_of_the_run_that_made_it() {
     assert_eq!(content, "of the call");
     let expected = ["created /workspace/in/new.txt", "created /workspace/in/own.txt"];
     assert_eq!(host.changes(&program).unwrap(), expected);
+}
+
+#[test]
+fn a_table_counts_in_its_owners_share_and_is_taken_once_there_is_room() {
+    const OTHER: &str = "another owner";
+    const SHARE: u64 = 1 << 40;
+    memory::set_budget(u64::MAX, SHARE);
+    let others_messages = memory::hold_always(OTHER, SHARE);
+    let host = Host::new();
+    let program = host.begin_for(ALL, OTHER);
+    act(&program, |files, root| {
+        for number in 0..100 {
+            write(files, root, &format!("new-{number}"), "x");
+        }
+    });
+    let refused = host.try_call(&program, PART).unwrap_err();
+    assert!(refused.contains("share of `server.max_memory_mb`"), "{refused}");
+    assert_eq!(program.finish().map(drop), Err(refused));
+    drop(others_messages);
+    let call = host.call(&program, PART);
+    assert!(memory::hold(OTHER, SHARE).is_err(), "the table is counted while a call has the files");
+    assert!(memory::hold("a third owner", SHARE).is_ok());
+    drop(call);
+    assert_eq!(host.changes(&program).unwrap().len(), 100);
+    drop(program);
+    assert!(memory::hold(OTHER, SHARE).is_ok(), "nothing is counted any more");
+}
+
+#[test]
+fn a_content_of_a_call_is_kept_until_no_table_names_it() {
+    let host = Host::new();
+    let program = host.begin(ALL);
+    for content in ["one", "two", "three"] {
+        let call = host.call(&program, PART);
+        act(&call.member, |files, root| {
+            let folder = open(files, root, "in");
+            write(files, folder, "file.txt", content);
+        });
+        call.turn.hand_over(&call.member).unwrap();
+        drop(call);
+        assert_eq!(contents_of_calls(&program).len(), 1, "{content}");
+    }
+    act(&program, |files, root| {
+        let folder = open(files, root, "in");
+        assert_eq!(read(files, folder, "file.txt"), "three");
+        files.unlink(folder, &name("file.txt")).unwrap();
+    });
+    // A call that fails brings nothing back.
+    drop(host.call(&program, PART));
+    assert_eq!(contents_of_calls(&program), Vec::<String>::new());
+    assert_eq!(host.changes(&program).unwrap(), ["deleted /workspace/in/file.txt"]);
 }
 
 #[test]
