@@ -7,6 +7,7 @@
 mod areas;
 mod ends;
 mod generated;
+mod kept;
 mod languages;
 mod records;
 mod scopes;

@@ -87,6 +87,15 @@ impl Walk<'_> {
                 done(file.write_all(step.text(2)?.as_bytes()))
             }
             "read" => read(&mut File::open(step.text(1)?)?),
+            // All files of a folder. Brings their number.
+            "read_each" => {
+                let mut count = 0_u32;
+                for entry in fs::read_dir(step.text(1)?)? {
+                    read(&mut File::open(entry?.path())?)?;
+                    count += 1;
+                }
+                Ok(count.into())
+            }
             "size" => Ok(fs::metadata(step.text(1)?)?.len().into()),
             "remove" => done(fs::remove_file(step.text(1)?)),
             "rename" => done(fs::rename(step.text(1)?, step.text(2)?)),
