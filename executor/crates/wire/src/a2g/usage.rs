@@ -195,7 +195,7 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         max_requests_per_minute: requests_per_minute
             .map(|Bound { value, layer }| message::Rate { granted: value, set_by: WireName(layer) }),
         held_requests: (budgets.held_requests > 0)
-            .then(|| message::Rate { granted: budgets.held_requests, set_by: WireName(Layer::Executor) }),
+            .then_some(message::Rate { granted: budgets.held_requests, set_by: WireName(Layer::Executor) }),
     }
 }
 

@@ -334,8 +334,8 @@ impl Started {
         let call = claimed.call();
         engine.stored_calls.begin(call.intent);
         let sink = engine.subscribers.wrap(call, claimed.sink.clone());
-        let held = changes.as_ref().and_then(StagedChanges::held_requests);
-        let open = |egress: &Arc<Egress>| egress.open_holding(&call.agent, request.grant(), held);
+        let requests = changes.as_ref().and_then(StagedChanges::held_requests);
+        let open = |egress: &Arc<Egress>| egress.open_holding(&call.agent, request.grant(), requests);
         let network = engine.egress.as_ref().map_or(Network::Off, open);
         sink.send(RunEvent::Started);
         let member = changes.as_ref().and_then(StagedChanges::member);
