@@ -180,7 +180,7 @@ Not shown: 9999 more changes, none of them a deletion or a rename (changes 19, c
             body_bytes: 0,
             body_digest: Digest([1; 32]),
         };
-        let deleted = vec![change(ChangeWord::Deleted, EntryWord::Folder, "/workspace/old")];
+        let deleted = vec![ShownChange::new(ChangeWord::Deleted, EntryWord::Folder, "/workspace/old")];
         let all = FileChanges { requests: vec![request], ..changes(1, deleted) };
         let expected = "\
 Sends (1), once, at the commit; it cannot be undone

@@ -24,7 +24,7 @@ use a2g_types::memory::Charge;
 use a2g_types::outcome::{
     Artifact, CallUsage, ChangeState, ChangeWord, ChangedRange, Contact, Denial, DenialReason, End,
     EntryWord, FileChanges, GrantedArea, LogLevel, LogLine, NestedCall, NestedEnd, NetworkUsage, Outcome,
-    Receipt, RunMetrics, RunOutput, ShownChange, Usage,
+    Receipt, RunMetrics, RunOutput, ShownChange, ShownRequest, Usage,
 };
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::Digest;
@@ -237,6 +237,13 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
             digest: Digest([0; 32]),
             counts: None,
             shown: vec![change],
+            requests: vec![ShownRequest {
+                method: String::new(),
+                url: String::new(),
+                fields: vec![String::new()],
+                body_bytes: 1,
+                body_digest: Digest([0; 32]),
+            }],
             decisions: None,
         }),
         start_memory_bytes: None,

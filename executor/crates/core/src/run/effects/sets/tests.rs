@@ -95,7 +95,14 @@ fn changes_wait_only_if_there_is_room_for_them() {
             tool: ToolName::parse("tool").unwrap(),
         };
         let digest = Digest([0; 32]);
-        let changes = FileChanges { count: 1, digest, counts: None, shown: Vec::new(), decisions: None };
+        let changes = FileChanges {
+            count: 1,
+            digest,
+            counts: None,
+            shown: Vec::new(),
+            requests: Vec::new(),
+            decisions: None,
+        };
         let stored = StoredSet { version: VERSION, state: KeptState::Waiting, since: 0, until: 1, bytes };
         effects.remember_waiting(&run, &changes, format!("{}-0", run.intent), stored)
     };
