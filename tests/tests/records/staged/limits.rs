@@ -143,7 +143,7 @@ fn waiting_changes_that_use_all_space_refuse_other_staged_runs() {
 /// It has room when it begins, and may not use more than that.
 #[test]
 fn a_run_that_writes_more_than_is_left_ends() {
-    let fixture = StagedFixture::start_with([large("beyond", 40), edits(EDITS, "staged")], one_mb);
+    let fixture = StagedFixture::start_with([large("beyond", 80), edits(EDITS, "staged")], one_mb);
     let ended = fixture.ask("agent", "a2g/execute", &execute("beyond", json!({})));
     let fault = error(&ended, -32003);
     assert_eq!(fault["data"]["limit"], "written_bytes", "{ended}");

@@ -202,6 +202,9 @@ fn join(turn: CallTurn, granted: GrantedRoots) -> Result<(RunFiles, a2g_capabili
     Ok((RunFiles::Call { turn, member: Arc::new(member) }, guests))
 }
 
+/// The smallest limit that a report can name. The room is compared again, to the byte, at the end of a run.
+const MIN_WRITTEN_BYTES: u64 = 1 << 20;
+
 impl StagedChanges {
     /// The folder for the run's permit.
     pub(in crate::run) fn take_upper(&mut self) -> Option<a2g_capability::Upper> {
@@ -212,7 +215,7 @@ impl StagedChanges {
     /// they will not wait.
     pub(in crate::run) fn max_written(&self) -> Option<u64> {
         match self.mode {
-            FileEffects::Staged => Some(self.effects.room(&self.run.agent)),
+            FileEffects::Staged => Some(self.effects.room(&self.run.agent).max(MIN_WRITTEN_BYTES)),
             FileEffects::Direct | FileEffects::Atomic => None,
         }
     }
