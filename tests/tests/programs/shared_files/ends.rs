@@ -146,6 +146,8 @@ fn a_call_that_waits_for_the_files_can_be_cancelled() {
         json!([
             ["write", "/workspace/p.txt", "p"],
             start("first", json!([["wait_for", "/workspace/go"], ["write", "/workspace/a.txt", "first"]])),
+            // Two calls that begin at once get the files in any order.
+            ["wait_for", "/workspace/begun"],
             start("second", ruins(&[])),
             ["wait", "second"],
             ["wait", "first"],
@@ -156,14 +158,18 @@ fn a_call_that_waits_for_the_files_can_be_cancelled() {
     let parent = waiting["intent_id"].as_str().expect("an id");
     let answer = call_in_background(&shared.executor, "a2g/intent", &waiting);
     shared.wait_until(&nested(parent, 1), "running");
+    std::fs::write(shared.executor.workspace().join("begun"), "").unwrap();
     shared.wait_until(&nested(parent, 2), "queued");
     shared.cancel(&nested(parent, 2));
     std::fs::write(shared.executor.workspace().join("go"), "").unwrap();
     let ran = Ran::of(&waiting, &answer.join().unwrap());
-    assert_eq!(code(&ran.outcomes()[3]), "aborted", "{}", ran.report);
-    assert_eq!(ran.outcomes()[5..], [json!("first"), json!("two")]);
+    assert_eq!(code(&ran.outcomes()[4]), "aborted", "{}", ran.report);
+    assert_eq!(ran.outcomes()[6..], [json!("first"), json!("two")]);
     shared.decide("commit", &ran);
-    assert_eq!(shared.files(), before_but(&[("a.txt", "first"), ("go", ""), ("p.txt", "p")], &[]));
+    assert_eq!(
+        shared.files(),
+        before_but(&[("a.txt", "first"), ("begun", ""), ("go", ""), ("p.txt", "p")], &[])
+    );
 }
 
 /// Nothing of its calls is left either, although they have succeeded.
