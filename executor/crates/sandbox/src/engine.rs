@@ -51,6 +51,10 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::FLOATS)
     .union(WasmFeatures::MULTI_MEMORY)
     .union(WasmFeatures::EXTENDED_CONST)
+    // Interpreters in C++ and with `longjmp` need exceptions, which wasmtime keeps in a garbage-collected heap: one more
+    // memory of the run, which only a module with exceptions has, and which counts against the memory limit.
+    .union(WasmFeatures::EXCEPTIONS)
+    .union(WasmFeatures::GC_TYPES)
     .union(WasmFeatures::COMPONENT_MODEL);
 
 /// An engine for `concurrent` executions at once; with `meters_fuel`, generated code counts its instructions.
@@ -64,6 +68,7 @@ pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Re
         .total_memories(concurrent.saturating_mul(MAX_MEMORIES))
         .total_tables(concurrent.saturating_mul(MAX_TABLES))
         .total_stacks(concurrent)
+        .total_gc_heaps(concurrent)
         .max_core_instances_per_component(MAX_INSTANCES)
         .max_memories_per_component(MAX_MEMORIES)
         .max_tables_per_component(MAX_TABLES)
