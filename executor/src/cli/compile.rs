@@ -58,7 +58,9 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
 fn read_module() -> anyhow::Result<Vec<u8>> {
     let stdin = std::io::stdin().lock();
     rustix::fs::seek(&stdin, SeekFrom::Start(0))?;
-    let mut wasm = Vec::new();
+    // A vector that grows would have twice the module for a moment.
+    let length = usize::try_from(rustix::fs::fstat(&stdin)?.st_size).unwrap_or_default();
+    let mut wasm = Vec::with_capacity(length.min(usize::try_from(MAX_MODULE_BYTES)?));
     stdin.take(MAX_MODULE_BYTES).read_to_end(&mut wasm)?;
     Ok(wasm)
 }

@@ -132,6 +132,7 @@ pub(crate) fn push(
     // The executors that pull the tool decide which signatures they require.
     let checked = check_tool(&folder, &tools.cache, &tools, &ToolTrust::anyone())?;
     let CheckedTool { manifest, package, signatures, wasm, .. } = &checked;
+    package.check_for_registry()?;
     let tag = match version {
         Some(Version::Tag(tag)) => tag,
         Some(Version::Digest(_)) | None if is_tag(&manifest.version) => manifest.version.clone(),
@@ -323,6 +324,7 @@ async fn describe(
     let (config_digest, config_bytes) = Package::config_of(&manifest)?;
     let config = read_blob(client, config_digest, config_bytes, "the config of the tool").await?;
     let package = Package::parse(manifest, config)?;
+    package.check_for_registry()?;
     let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(cache)?;
     let path = folder.path().join(TOOL_FILE);
     std::fs::write(&path, package.tool_toml())?;

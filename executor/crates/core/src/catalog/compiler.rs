@@ -18,8 +18,14 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The maximum size of a module, in bytes.
-pub const MAX_MODULE_BYTES: u64 = 64 << 20;
+/// The maximum size of a module, in bytes. `run_python` with its scientific packages has 140 MB.
+pub const MAX_MODULE_BYTES: u64 = 192 << 20;
+/// The maximum size of a module that is downloaded from a registry, in bytes. A larger one can only be added from a file,
+/// and gets more to compile it than the configuration says.
+pub const MAX_PULLED_MODULE_BYTES: u64 = 64 << 20;
+/// What a module above [`MAX_PULLED_MODULE_BYTES`] may take to compile, at least.
+const LARGEST_CPU_SECONDS: u64 = 300;
+const LARGEST_MEMORY_MB: u64 = 3072;
 /// The maximum size of the code of one module, in bytes. The compiler process cannot write more.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
 /// The maximum number of bytes of standard error that are read.
@@ -38,6 +44,17 @@ pub struct CompileLimits {
     pub cpu_seconds: u64,
     /// The memory limit of the process.
     pub memory: MemoryLimit,
+}
+
+impl CompileLimits {
+    /// The limits for a module of `bytes` bytes.
+    fn for_module(self, bytes: u64) -> Self {
+        if bytes <= MAX_PULLED_MODULE_BYTES {
+            return self;
+        }
+        let memory = MemoryLimit::from_mb(self.memory.mb().max(LARGEST_MEMORY_MB)).unwrap_or(self.memory);
+        Self { cpu_seconds: self.cpu_seconds.max(LARGEST_CPU_SECONDS), memory }
+    }
 }
 
 /// Compiles modules in separate processes.
@@ -183,7 +200,8 @@ impl Compiler {
         let stdout = memory_file().map_err(io)?;
         let stderr = memory_file().map_err(io)?;
         let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(io);
-        let CompileLimits { cpu_seconds, memory } = self.limits;
+        let limits = self.limits.for_module(job.wasm.len() as u64);
+        let CompileLimits { cpu_seconds, memory } = limits;
         let mut child = Command::new(&self.program)
             .args(["compile-module", "--contract", job.contract.as_str()])
             .args(["--cpu-seconds", &cpu_seconds.to_string(), "--memory-mb", &memory.mb().to_string()])
@@ -196,78 +214,74 @@ impl Compiler {
             .stderr(handle(&stderr)?)
             .spawn()
             .map_err(io)?;
-        let status = self.wait(&mut child, progress);
+        let status = wait(&mut child, limits, progress);
         if status.is_err() {
             let _already_ended = (child.kill(), child.wait());
         }
         let Some(status) = status.map_err(io)? else {
-            return Err(self.limit_error("more wall time than ten times its CPU time"));
+            return Err(limit_error("more wall time than ten times its CPU time"));
         };
         if !status.success() {
-            return Err(self.exit_error(status, &stderr));
+            return Err(exit_error(status, limits, &stderr));
         }
         seal(&stdout).map_err(io)?;
         let compiled = Compiled::read(&stdout).map_err(io)?;
         compiled.ok_or_else(|| CatalogError::Module("the compiler process wrote no valid output".to_owned()))
     }
+}
 
-    /// Waits for the process to end. Returns `None` if it was killed because it exceeded its wall-time limit.
-    fn wait(
-        &self,
-        child: &mut std::process::Child,
-        progress: &dyn Fn(u64),
-    ) -> std::io::Result<Option<ExitStatus>> {
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pidfd = pidfd_open(pid.ok_or(std::io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
-        let timeout = Duration::from_secs(self.limits.cpu_seconds) * WALL_PER_CPU;
-        let mut elapsed = Duration::ZERO;
-        while elapsed < timeout {
-            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PROGRESS_INTERVAL)) {
-                Ok(0) => {
-                    elapsed += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
-                    progress(elapsed.as_secs());
-                }
-                Ok(_) => return child.wait().map(Some),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+/// Waits for the process to end. Returns `None` if it was killed because it exceeded its wall-time limit.
+fn wait(
+    child: &mut std::process::Child,
+    limits: CompileLimits,
+    progress: &dyn Fn(u64),
+) -> std::io::Result<Option<ExitStatus>> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pidfd = pidfd_open(pid.ok_or(std::io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+    let timeout = Duration::from_secs(limits.cpu_seconds) * WALL_PER_CPU;
+    let mut elapsed = Duration::ZERO;
+    while elapsed < timeout {
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PROGRESS_INTERVAL)) {
+            Ok(0) => {
+                elapsed += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
+                progress(elapsed.as_secs());
             }
-        }
-        child.kill()?;
-        child.wait().map(|_status| None)
-    }
-
-    /// The error for the exit status of a failed process.
-    fn exit_error(&self, status: ExitStatus, stderr: &File) -> CatalogError {
-        use std::os::unix::process::ExitStatusExt;
-        match status.signal() {
-            Some(libc::SIGXCPU | libc::SIGKILL) => {
-                let CompileLimits { cpu_seconds, .. } = self.limits;
-                self.limit_error(&format!(
-                    "more than {cpu_seconds} s of CPU time (`catalog.compile_seconds`)"
-                ))
-            }
-            Some(libc::SIGABRT | libc::SIGSEGV) => {
-                let memory = self.limits.memory.bytes() / BYTES_PER_MB;
-                self.limit_error(&format!("more than {memory} MB of memory (`catalog.compile_memory_mb`)"))
-            }
-            Some(libc::SIGSYS) => self.limit_error("a system call that no compilation needs"),
-            Some(libc::SIGXFSZ) => {
-                self.limit_error(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
-            }
-            Some(signal) => {
-                CatalogError::Module(format!("the compiler process was killed by signal {signal}"))
-            }
-            None if status.code() == Some(PANIC_EXIT_CODE) => {
-                tracing::warn!(panic = error_text(stderr), "the compiler panicked on a module");
-                CatalogError::Module(COMPILER_DEFECT.to_owned())
-            }
-            None => CatalogError::Module(error_text(stderr)),
+            Ok(_) => return child.wait().map(Some),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
+    child.kill()?;
+    child.wait().map(|_status| None)
+}
 
-    fn limit_error(&self, excess: &str) -> CatalogError {
-        CatalogError::Module(format!("compiling the module took {excess}"))
+/// The error for the exit status of a failed process.
+fn exit_error(status: ExitStatus, limits: CompileLimits, stderr: &File) -> CatalogError {
+    use std::os::unix::process::ExitStatusExt;
+    match status.signal() {
+        Some(libc::SIGXCPU | libc::SIGKILL) => {
+            let CompileLimits { cpu_seconds, .. } = limits;
+            limit_error(&format!("more than {cpu_seconds} s of CPU time (`catalog.compile_seconds`)"))
+        }
+        Some(libc::SIGABRT | libc::SIGSEGV) => {
+            let memory = limits.memory.bytes() / BYTES_PER_MB;
+            limit_error(&format!("more than {memory} MB of memory (`catalog.compile_memory_mb`)"))
+        }
+        Some(libc::SIGSYS) => limit_error("a system call that no compilation needs"),
+        Some(libc::SIGXFSZ) => {
+            limit_error(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
+        }
+        Some(signal) => CatalogError::Module(format!("the compiler process was killed by signal {signal}")),
+        None if status.code() == Some(PANIC_EXIT_CODE) => {
+            tracing::warn!(panic = error_text(stderr), "the compiler panicked on a module");
+            CatalogError::Module(COMPILER_DEFECT.to_owned())
+        }
+        None => CatalogError::Module(error_text(stderr)),
     }
+}
+
+fn limit_error(excess: &str) -> CatalogError {
+    CatalogError::Module(format!("compiling the module took {excess}"))
 }
 
 /// The exit code of a Rust program that panics.

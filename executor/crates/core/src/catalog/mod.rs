@@ -33,7 +33,8 @@ mod trust;
 pub use cache::Cache;
 pub use code::create_sealed;
 pub use compiler::{
-    CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
+    CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_PULLED_MODULE_BYTES,
+    write_code,
 };
 pub use componentize::{componentize, is_typed_core_module};
 pub use definition::{

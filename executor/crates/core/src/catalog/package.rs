@@ -367,6 +367,14 @@ impl Package {
         (self.module, self.module_bytes)
     }
 
+    /// Checks that a registry may have this package.
+    ///
+    /// # Errors
+    /// [`PackageError::TooLarge`] for a module above [`super::MAX_PULLED_MODULE_BYTES`].
+    pub fn check_for_registry(&self) -> Result<(), PackageError> {
+        check_size("module", self.module_bytes, super::MAX_PULLED_MODULE_BYTES)
+    }
+
     /// The text of `tool.toml`, which pins the module's digest.
     #[must_use]
     pub fn tool_toml(&self) -> &str {
