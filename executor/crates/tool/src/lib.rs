@@ -13,6 +13,7 @@ mod list;
 mod new;
 mod prepare;
 mod registry;
+mod science;
 mod sign;
 mod suggest;
 mod test;
@@ -37,7 +38,12 @@ pub fn main(command: ToolCommand) -> anyhow::Result<ExitCode> {
     match command.command {
         Tool::List { setup, json } => list::list(&setup, json),
         Tool::Inspect { setup, name, json } => list::inspect(&config(&setup)?, &name, json),
-        Tool::Add { setup, registry, path } => add::add(&setup, &registry, &path),
+        Tool::Add { setup, registry, path: Some(path), python: None, wheel: _ } => {
+            add::add(&setup, &registry, &path)
+        }
+        Tool::Add { setup, registry: _, path: _, python: _, wheel } => {
+            add::add_python(&setup, wheel.as_deref())
+        }
         Tool::Push { setup, registry, address, folder, installed } => {
             registry::push(&setup, &registry, &address, &folder, installed.as_deref())?;
             Ok(ExitCode::SUCCESS)

@@ -322,10 +322,14 @@ fn output_file(work: &Path) -> anyhow::Result<PathBuf> {
 
 /// A program of the tool's folder, such as one that pip or npm installed there, or else of the PATH.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let own = [".venv/bin", "node_modules/.bin"].map(|own| folder.join(own).join(name));
+    own.into_iter().find(|program| is_executable(program)).or_else(|| find_on_path(name))
+}
+
+/// A program on the PATH.
+pub(crate) fn find_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let own = [".venv/bin", "node_modules/.bin"].map(|own| folder.join(own));
-    let folders = own.into_iter().chain(std::env::split_paths(&path));
-    folders.map(|folder| folder.join(name)).find(|program| is_executable(program))
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| is_executable(program))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -368,7 +372,7 @@ fn run(name: &str, version: &str, command: &mut Command, limit: Duration) -> any
 }
 
 /// The output of a program that succeeds. The error of another has its last line, and the lines before are printed.
-fn capture(name: &str, command: &mut Command, limit: Duration) -> anyhow::Result<String> {
+pub(crate) fn capture(name: &str, command: &mut Command, limit: Duration) -> anyhow::Result<String> {
     let mut stdout = tempfile::tempfile()?;
     let mut stderr = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);

@@ -1,0 +1,483 @@
+"""Files in memory, in front of the granted ones: Python's library, matplotlib's data, /tmp and /artifacts.
+
+The library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
+find these files; libraries in C that open a path by themselves, such as sqlite3 and lxml, do not.
+"""
+
+import builtins
+import errno
+import io
+import os
+import posix
+import stat
+import sys
+import time
+
+import _io
+
+LIBRARY = next(path for path in sys.path if path.endswith(".zip"))
+PLOT_DATA = f"{LIBRARY}/matplotlib/mpl-data"
+ARTIFACTS = "/artifacts"
+WRITABLE = ("/tmp", ARTIFACTS)
+# Above every descriptor of WASI.
+FIRST_DESCRIPTOR = 1 << 20
+STARTED = int(time.time())
+
+contents = {}
+folders = {*WRITABLE}
+descriptors = {}
+next_descriptor = FIRST_DESCRIPTOR
+
+
+class Content:
+    """The bytes of a file."""
+
+    def __init__(self, data=b""):
+        self.data = bytearray(data)
+        self.changed = time.time()
+
+    def size(self):
+        return len(self.data)
+
+    def read(self, start, end):
+        return bytes(memoryview(self.data)[start:end])
+
+
+class Stored:
+    """Bytes outside of the interpreter's memory."""
+
+    changed = STARTED
+
+    def __init__(self, size, read):
+        self.size = lambda: size
+        self.read = lambda start, end: read(start, max(0, min(end, size) - start))
+
+
+class File(io.RawIOBase):
+    """An open file."""
+
+    def __init__(self, content, name, mode):
+        self.content, self.name, self.mode = content, name, mode
+        self.at = 0
+        self.appends = "a" in mode
+        self.reads = "r" in mode or "+" in mode
+        self.writes = "r" not in mode or "+" in mode
+        if self.appends:
+            self.at = content.size()
+
+    def readable(self):
+        return self.reads
+
+    def writable(self):
+        return self.writes
+
+    def seekable(self):
+        return True
+
+    def tell(self):
+        return self.at
+
+    def seek(self, offset, whence=0):
+        self.at = max(0, offset + (0, self.at, self.content.size())[whence])
+        return self.at
+
+    def read(self, size=-1):
+        if not self.reads:
+            raise io.UnsupportedOperation("not readable")
+        end = self.content.size()
+        data = self.content.read(self.at, end if size is None or size < 0 else min(end, self.at + size))
+        self.at += len(data)
+        return data
+
+    readall = read
+
+    def readinto(self, buffer):
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def write(self, buffer):
+        if not self.writes:
+            raise io.UnsupportedOperation("not writable")
+        view = memoryview(buffer).cast("B")
+        data = self.content.data
+        if self.appends:
+            self.at = len(data)
+        elif self.at > len(data):
+            data.extend(bytes(self.at - len(data)))
+        data[self.at : self.at + len(view)] = view
+        self.at += len(view)
+        self.content.changed = time.time()
+        return len(view)
+
+    def truncate(self, size=None):
+        size = self.at if size is None else size
+        data = self.content.data
+        del data[size:]
+        data.extend(bytes(size - len(data)))
+        return size
+
+
+def error(number, path):
+    return OSError(number, os.strerror(number), path)
+
+
+def place(path):
+    """The absolute form of a path of one of these files; `None` for any other path."""
+    if type(path) is not str:
+        if isinstance(path, int):
+            return None
+        path = os.fspath(path)
+        path = os.fsdecode(path) if isinstance(path, bytes) else path
+    if not path.startswith(("/tmp", "/artifacts", LIBRARY)):
+        return None
+    path = os.path.normpath(path)
+    return path if path.startswith(LIBRARY) or path.split("/", 2)[1] in ("tmp", "artifacts") else None
+
+
+def load_plot_data(at):
+    """matplotlib looks for its data beside its modules, and as files: they are a zip in the zip."""
+    if PLOT_DATA in folders or not at.startswith(PLOT_DATA):
+        return
+    import zipfile
+
+    packed = sys.path_importer_cache[LIBRARY].get_data("matplotlib/mpl-data.zip")
+    folders.add(PLOT_DATA)
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        for member in archive.infolist():
+            name = f"{PLOT_DATA}/{member.filename}".rstrip("/")
+            parent = name if member.is_dir() else os.path.dirname(name)
+            while parent not in folders:
+                folders.add(parent)
+                parent = os.path.dirname(parent)
+            if not member.is_dir():
+                contents[name] = Packed(packed, member)
+
+
+class Packed:
+    """A file of matplotlib's data, read when it is needed."""
+
+    changed = STARTED
+
+    def __init__(self, packed, member):
+        self.packed, self.member, self.data = packed, member, None
+
+    def size(self):
+        return self.member.file_size
+
+    def read(self, start, end):
+        if self.data is None:
+            import zipfile
+
+            with zipfile.ZipFile(io.BytesIO(self.packed)) as archive:
+                self.data = archive.read(self.member)
+        return self.data[start:end]
+
+
+def is_writable(at):
+    return not at.startswith(LIBRARY)
+
+
+def find(at):
+    """The content of a file; `None` for a folder."""
+    load_plot_data(at)
+    content = contents.get(at)
+    if content is None and at not in folders:
+        raise error(errno.ENOENT, at)
+    return content
+
+
+def prepare(at, mode):
+    """The content for an open file."""
+    if at in folders:
+        raise error(errno.EISDIR, at)
+    if "r" in mode and "+" not in mode:
+        return find(at)
+    if not is_writable(at):
+        raise error(errno.EROFS, at)
+    if "x" in mode and at in contents:
+        raise error(errno.EEXIST, at)
+    if "r" in mode:
+        return find(at)
+    if os.path.dirname(at) not in folders:
+        raise error(errno.ENOENT, at)
+    if "a" not in mode or at not in contents:
+        # The same object, so that a file which is open sees the change.
+        content = contents.setdefault(at, Content())
+        content.data.clear()
+    return contents[at]
+
+
+def open_file(real):
+    def open(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
+        if isinstance(file, int):
+            raw = descriptors.get(file)
+            if raw is None:
+                return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            if closefd:
+                del descriptors[file]
+            else:
+                raw = File(raw.content, raw.name, raw.mode)
+            return wrap(raw, mode, buffering, encoding, errors, newline)
+        at = place(file)
+        if at is None:
+            return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        if opener is not None:
+            return open(opener(file, posix.O_RDWR), mode, buffering, encoding, errors, newline)
+        plain = mode.replace("b", "").replace("t", "")
+        return wrap(File(prepare(at, plain), file, plain), mode, buffering, encoding, errors, newline)
+
+    return open
+
+
+def wrap(raw, mode, buffering, encoding, errors, newline):
+    if "b" in mode and buffering == 0:
+        return raw
+    reads, writes = "r" in mode or "+" in mode, "r" not in mode or "+" in mode
+    kind = io.BufferedRandom if reads and writes else io.BufferedWriter if writes else io.BufferedReader
+    buffered = kind(raw)
+    if "b" in mode:
+        return buffered
+    text = io.TextIOWrapper(buffered, encoding or "utf-8", errors, newline, line_buffering=buffering == 1)
+    text.mode = mode
+    return text
+
+
+def open_code(real):
+    return lambda path: real(path) if place(path) is None else File(prepare(place(path), "r"), path, "r")
+
+
+def open_descriptor(at, flags, mode=0o777, *, dir_fd=None):
+    global next_descriptor
+    kind = {posix.O_RDONLY: "r", posix.O_WRONLY: "w", posix.O_RDWR: "r+"}[flags & (posix.O_RDONLY | posix.O_RDWR)]
+    if at in contents and flags & posix.O_CREAT and flags & posix.O_EXCL:
+        raise error(errno.EEXIST, at)
+    if at in contents and flags & posix.O_TRUNC or at not in contents and flags & posix.O_CREAT:
+        prepare(at, "w")
+    # Without another truncation.
+    raw = File(prepare(at, "r" if kind == "r" else "r+"), at, "r" if kind == "r" else "r+")
+    next_descriptor += 1
+    descriptors[next_descriptor] = raw
+    return next_descriptor
+
+
+def describe(at, *, dir_fd=None, follow_symlinks=True):
+    content = find(at)
+    if content is None:
+        return os.stat_result((stat.S_IFDIR | 0o755, 1, 1, 1, 0, 0, 0, STARTED, STARTED, STARTED))
+    return describe_content(content, at)
+
+
+def describe_content(content, at):
+    changed = int(content.changed)
+    mode = stat.S_IFREG | (0o644 if is_writable(at) else 0o444)
+    return os.stat_result((mode, hash(at) & 0x7FFFFFFF, 1, 1, 0, 0, content.size(), changed, changed, changed))
+
+
+def list_folder(at="."):
+    if find(at) is not None:
+        raise error(errno.ENOTDIR, at)
+    start = f"{at}/"
+    names = {name[len(start) :].partition("/")[0] for name in (*contents, *folders) if name.startswith(start)}
+    return sorted(names)
+
+
+class Entry:
+    """An entry of `os.scandir`."""
+
+    def __init__(self, folder, name):
+        self.name, self.path, self.at = name, os.path.join(folder, name), os.path.join(folder, name)
+
+    def __fspath__(self):
+        return self.path
+
+    def is_dir(self, *, follow_symlinks=True):
+        return self.at in folders
+
+    def is_file(self, *, follow_symlinks=True):
+        return self.at in contents
+
+    def is_symlink(self):
+        return False
+
+    def is_junction(self):
+        return False
+
+    def stat(self, *, follow_symlinks=True):
+        return describe(self.at)
+
+    def inode(self):
+        return self.stat().st_ino
+
+
+class Entries:
+    """What `os.scandir` returns."""
+
+    def __init__(self, entries):
+        self.entries = iter(entries)
+
+    def __iter__(self):
+        return self.entries
+
+    def __next__(self):
+        return next(self.entries)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def close(self):
+        return None
+
+
+def scan_folder(at):
+    return Entries([Entry(at, name) for name in list_folder(at)])
+
+
+def check_change(at):
+    if not is_writable(at) or at in WRITABLE:
+        raise error(errno.EROFS, at)
+
+
+def make_folder(at, mode=0o777, *, dir_fd=None):
+    if at in folders or at in contents:
+        raise error(errno.EEXIST, at)
+    check_change(at)
+    if os.path.dirname(at) not in folders:
+        raise error(errno.ENOENT, at)
+    folders.add(at)
+
+
+def remove_folder(at, *, dir_fd=None):
+    if list_folder(at):
+        raise error(errno.ENOTEMPTY, at)
+    check_change(at)
+    folders.discard(at)
+
+
+def remove_file(at, *, dir_fd=None):
+    if find(at) is None:
+        raise error(errno.EISDIR, at)
+    check_change(at)
+    del contents[at]
+
+
+def rename(real):
+    def function(src, dst, *, src_dir_fd=None, dst_dir_fd=None):
+        old, new = place(src), place(dst)
+        if old is None and new is None:
+            return real(src, dst)
+        if old is None or new is None:
+            raise error(errno.EXDEV, src)
+        check_change(old)
+        check_change(new)
+        if os.path.dirname(new) not in folders:
+            raise error(errno.ENOENT, new)
+        if find(old) is not None:
+            contents[new] = contents.pop(old)
+            return None
+        for names in (contents, folders):
+            for name in [name for name in names if name == old or name.startswith(f"{old}/")]:
+                moved = new + name[len(old) :]
+                if names is folders:
+                    folders.discard(name)
+                    folders.add(moved)
+                else:
+                    contents[moved] = contents.pop(name)
+        return None
+
+    return function
+
+
+def is_accessible(at, mode, *, dir_fd=None, effective_ids=False, follow_symlinks=True):
+    try:
+        find(at)
+    except OSError:
+        return False
+    return not mode & os.W_OK or is_writable(at)
+
+
+def keep(at, *_, **__):
+    """Modes and times are not kept."""
+    find(at)
+
+
+def read_link(at, *, dir_fd=None):
+    find(at)
+    raise error(errno.EINVAL, at)
+
+
+def route_descriptor(name, mine):
+    """Replaces a function of `os` that takes a descriptor."""
+    real = getattr(posix, name)
+
+    def function(fd, *arguments):
+        raw = descriptors.get(fd)
+        return real(fd, *arguments) if raw is None else mine(raw, fd, *arguments)
+
+    function.__name__ = name
+    replace(name, function)
+
+
+def route(name, mine):
+    """Replaces a function of `os` that takes one path."""
+    real = getattr(posix, name, None)
+    if real is None:
+        return
+
+    def function(path=".", *arguments, **named):
+        at = place(path)
+        return real(path, *arguments, **named) if at is None else mine(at, *arguments, **named)
+
+    function.__name__ = name
+    replace(name, function)
+
+
+def replace(name, function):
+    setattr(os, name, function)
+    setattr(posix, name, function)
+
+
+def install(library_size, read_library):
+    """Puts these files in front of the granted ones."""
+    contents[LIBRARY] = Stored(library_size, read_library)
+    for name, mine in {
+        "stat": describe,
+        "lstat": describe,
+        "listdir": list_folder,
+        "scandir": scan_folder,
+        "mkdir": make_folder,
+        "rmdir": remove_folder,
+        "unlink": remove_file,
+        "remove": remove_file,
+        "access": is_accessible,
+        "open": open_descriptor,
+        "utime": keep,
+        "chmod": keep,
+        "readlink": read_link,
+    }.items():
+        route(name, mine)
+    for name in ("rename", "replace"):
+        replace(name, rename(getattr(posix, name)))
+    for name, mine in {
+        "close": lambda raw, fd: descriptors.pop(fd) and None,
+        "read": lambda raw, fd, size: raw.read(size),
+        "write": lambda raw, fd, data: raw.write(data),
+        "lseek": lambda raw, fd, offset, whence: raw.seek(offset, whence),
+        "ftruncate": lambda raw, fd, size: raw.truncate(size) and None,
+        "fstat": lambda raw, fd: describe_content(raw.content, raw.name),
+        "fsync": lambda raw, fd: None,
+    }.items():
+        route_descriptor(name, mine)
+    builtins.open = io.open = _io.open = open_file(_io.open)
+    io.open_code = _io.open_code = open_code(_io.open_code)
+
+
+def artifacts():
+    """The paths of the files below /artifacts, each with its name as an artifact and its content."""
+    start = f"{ARTIFACTS}/"
+    found = sorted(name for name in contents if name.startswith(start))
+    return [(name, name[len(start) :].replace("/", "-"), contents[name]) for name in found]

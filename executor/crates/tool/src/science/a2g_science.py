@@ -1,0 +1,203 @@
+"""run_python with the scientific packages: runs one program, and sends its artifacts."""
+
+import json
+import os
+import sys
+
+from _frozen_importlib_external import PathFinder
+
+import a2g_door
+import a2g_files
+import a2g_json
+import a2g_program
+import a2g_tools
+
+NO_THREADS = "run_python has no threads: to call several tools at once, use tools.parallel([...])"
+NO_NETWORK = "run_python has no sockets: call a tool for the network, such as tools.http_fetch(url=...)"
+NO_PROCESSES = "run_python starts no processes: use Python's libraries, or a tool of tools.list()"
+NO_MODULE = "run_python does not have the module `{}`, and nothing can be installed: it has Python's standard library, \
+numpy, pandas, scipy, sklearn, statsmodels, matplotlib, seaborn, PIL, lxml, openpyxl, bs4, sympy, networkx, yaml, jinja2"
+NEEDS_NETWORK = {"ssl", "_ssl", "_socket", "requests", "httpx", "aiohttp", "urllib3"}
+NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty"}
+MEDIA_TYPES = {
+    "csv": "text/csv",
+    "gif": "image/gif",
+    "html": "text/html",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "json": "application/json",
+    "md": "text/markdown",
+    "pdf": "application/pdf",
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+    "webp": "image/webp",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "xml": "application/xml",
+}
+PICTURES = {"gif", "jpeg", "jpg", "pdf", "png", "svg", "webp"}
+CHUNK_BYTES = 1 << 20
+# The executor takes no longer text at once: a longer result would end the run without the name of a limit.
+MAX_RESULT_BYTES = 16 << 20
+MAX_BYTES_OF_A_CHAR = 4
+TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
+
+
+class Missing:
+    """The last finder: whatever gets here does not exist."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        root = name.partition(".")[0]
+        if root in NEEDS_NETWORK:
+            message = NO_NETWORK
+        elif root in NEEDS_PROCESSES:
+            message = NO_PROCESSES
+        elif path is not None:
+            # A part of a package that is there: Python's own words name both.
+            return None
+        else:
+            message = NO_MODULE.format(name)
+        raise ModuleNotFoundError(message, name=name)
+
+
+class Asyncio:
+    """The finder of asyncio, and the loader that adapts it: its event loops work without sockets."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "asyncio":
+            return None
+        sys.meta_path.remove(Asyncio)
+        spec = PathFinder.find_spec(name, path)
+        spec.loader = Asyncio(spec.loader)
+        return spec
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.__loader__ = module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        import a2g_stdlib
+
+        a2g_stdlib.adapt_asyncio()
+
+
+class Flags:
+    """`sys.flags`, of which one would end each failed import with advice about the interpreter's start."""
+
+    no_site = 0
+
+    def __getattr__(self, name):
+        return getattr(FLAGS, name)
+
+
+FLAGS = sys.flags
+
+
+def refuse_threads(*_, **__):
+    raise RuntimeError(NO_THREADS)
+
+
+def main():
+    import _thread
+
+    _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse_threads
+    sys.meta_path.insert(0, Asyncio)
+    sys.meta_path.append(Missing)
+    sys.flags = Flags()
+    os.environ.update(HOME="/tmp", TMPDIR="/tmp", MPLBACKEND="agg", MPLCONFIGDIR="/tmp/matplotlib")
+    try:
+        result = run(json.loads(a2g_door.arguments()))
+    except a2g_program.Failure as failure:
+        a2g_door.fail(failure.code, failure.message, json.dumps(failure.detail, ensure_ascii=False))
+    except a2g_json.NotJson as error:
+        a2g_door.fail("result_not_json", str(error), None)
+    except a2g_door.Err as error:
+        a2g_door.fail(error.value.code, error.value.message, error.value.detail)
+    else:
+        a2g_door.finish(result)
+
+
+def run(arguments):
+    tools = a2g_tools.Tools(a2g_door, a2g_door.Err)
+    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
+    try:
+        save_figures()
+        result = a2g_json.encode(None if is_drawing(value) else plain(value), "result")
+        parts = [f'"result": {result}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
+        names = send_artifacts()
+        if names:
+            parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
+    except MemoryError:
+        raise a2g_program.no_memory() from None
+    text = f"{{{', '.join(parts)}}}"
+    if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
+        raise a2g_program.Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
+    return text
+
+
+def plain(value, depth=0):
+    """The value with those of numpy and pandas replaced by lists, dicts and numbers."""
+    package = type(value).__module__.partition(".")[0]
+    if package == "pandas":
+        return plain_of_pandas(value)
+    if package == "numpy" and hasattr(value, "tolist"):
+        return plain(value.tolist(), depth + 1)
+    if depth < a2g_json.MAX_DEPTH:
+        if type(value) is dict:
+            return {plain(key): plain(item, depth + 1) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return [plain(item, depth + 1) for item in value]
+    return value
+
+
+def plain_of_pandas(value):
+    if hasattr(value, "to_json"):
+        shape = "records" if hasattr(value, "columns") else "index"
+        return json.loads(value.to_json(orient=shape, date_format="iso"))
+    if hasattr(value, "isoformat"):
+        # NaT has the method too.
+        return None if value != value else value.isoformat()
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if type(value).__name__ == "NAType" else value
+
+
+def is_drawing(value):
+    """`True` for what functions of matplotlib return, which a program seldom means as its result."""
+    if isinstance(value, (list, tuple)) and type(value).__module__ == "builtins":
+        return bool(value) and is_drawing(value[0])
+    if type(value).__module__ == "numpy" and value.dtype == object:
+        return value.size > 0 and is_drawing(value.flat[0])
+    return type(value).__module__.partition(".")[0] in ("matplotlib", "mpl_toolkits", "seaborn")
+
+
+def extension(name):
+    return name.rpartition(".")[2].lower()
+
+
+def save_figures():
+    """Each figure that is still open becomes an artifact, unless the program wrote pictures itself."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or any(extension(name) in PICTURES for _, name, _ in a2g_files.artifacts()):
+        return
+    for number in pyplot.get_fignums():
+        pyplot.figure(number).savefig(f"{a2g_files.ARTIFACTS}/figure-{number}.png")
+
+
+def send_artifacts():
+    """The names of the files below /artifacts, which are sent."""
+    names = []
+    for _, name, content in a2g_files.artifacts():
+        media_type = MEDIA_TYPES.get(extension(name), "application/octet-stream")
+        size = content.size()
+        for start in range(0, max(size, 1), CHUNK_BYTES):
+            end = start + CHUNK_BYTES
+            a2g_door.artifact(name, media_type, content.read(start, end), end >= size)
+        names.append(name)
+    return names
