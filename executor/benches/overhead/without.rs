@@ -15,7 +15,7 @@ use a2g_govern::{AcceptUnsigned, Callers, CurrentCallers, Governor, Granter, Rep
 use a2g_http::{CallerDirectory, HttpServer, HttpSettings, Rpc};
 use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_journal::Journal;
-use a2g_sandbox::Sandbox;
+use a2g_sandbox::{CodeFeatures, Sandbox};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::limit::Limit;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ async fn serve(folder: &Path) {
         waiting: config.waiting,
         largest_file: limits[Limit::Written],
         handles: limits[Limit::Handles],
-        meters_fuel: false,
+        features: CodeFeatures::default(),
         renew_runs: config.layout.renew_after_runs,
         renew_after: config.layout.renew_after_time,
         fresh_layout: config.layout.per_child,

@@ -2,6 +2,7 @@
 
 use a2g_config::DEFAULT_LISTEN;
 use a2g_http::ListenAddress;
+use a2g_sandbox::CodeFeatures;
 use a2g_tool::ToolCommand;
 use a2g_types::limit::{KeyNumbers, Layer, LimitMap, LimitRow, Unit, rows_set_by};
 #[cfg(feature = "mcp")]
@@ -201,9 +202,8 @@ Examples:
     /// Fork the processes of guests, for the server at the other end of standard input
     #[command(hide = true)]
     Zygote {
-        /// Count the instructions of guests
-        #[arg(long)]
-        fuel: bool,
+        #[command(flatten)]
+        features: FeatureOptions,
         /// Let children change to another user than root
         #[arg(long)]
         changes_users: bool,
@@ -229,14 +229,30 @@ pub(super) struct ConsoleCommand {
     pub(super) print: bool,
 }
 
+/// The options that `CodeFeatures::options` makes.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct FeatureOptions {
+    /// Count the instructions of guests
+    #[arg(long)]
+    fuel: bool,
+    /// Allow modules with exceptions
+    #[arg(long)]
+    exceptions: bool,
+}
+
+impl From<FeatureOptions> for CodeFeatures {
+    fn from(FeatureOptions { fuel, exceptions }: FeatureOptions) -> Self {
+        Self { meters_fuel: fuel, exceptions }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct CompileModule {
     /// The contract that the module must fit
     #[arg(long)]
     pub(super) contract: ContractArg,
-    /// Compile the module with instruction counting
-    #[arg(long)]
-    pub(super) fuel: bool,
+    #[command(flatten)]
+    pub(super) features: FeatureOptions,
     /// Maximum CPU time, in seconds
     #[arg(long)]
     pub(super) cpu_seconds: u64,

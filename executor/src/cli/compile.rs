@@ -20,13 +20,13 @@ use std::process::ExitCode;
 const LOW_PRIORITY: i32 = 5;
 
 pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
-    let CompileModule { contract, fuel, cpu_seconds, memory_mb, low_priority } = *arguments;
+    let CompileModule { contract, features, cpu_seconds, memory_mb, low_priority } = *arguments;
     if low_priority {
         // Threads that start later inherit it.
         rustix::process::nice(LOW_PRIORITY)?;
     }
     let memory = MemoryLimit::from_mb(memory_mb)?;
-    let compiler = if fuel { ModuleCompiler::with_fuel_metering()? } else { ModuleCompiler::new()? };
+    let compiler = ModuleCompiler::with_features(features.into())?;
     confine_compiler(CompilerLimits { cpu_seconds, memory, output_bytes: MAX_CODE_BYTES })?;
     let contract = match contract {
         ContractArg::Command => Contract::Command,

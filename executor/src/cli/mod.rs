@@ -68,9 +68,9 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { folder } => manual::main(&folder),
-        Command::Zygote { fuel, changes_users } => {
+        Command::Zygote { features, changes_users } => {
             end_first_without_memory();
-            a2g_isolate::run_zygote(fuel, changes_users)?;
+            a2g_isolate::run_zygote(features.into(), changes_users)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::CompileModule(arguments) => {

@@ -21,12 +21,21 @@ fn science() -> Option<Executor> {
         return None;
     }
     let catalogue = Catalogue::empty();
+    let home = tempfile::tempdir().expect("a temp folder");
+    let config = home.path().join("executor.toml");
+    let text = "[catalog]\nexceptions = true\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n";
+    std::fs::write(&config, text).expect("a config");
     let mut add = Command::new(program());
     add.args(["tool", "add", "--python", "science", "--wheel"]).arg(wheel);
-    add.arg("--tools").arg(catalogue.folder()).env("XDG_CACHE_HOME", cache_home());
+    add.arg("--config")
+        .arg(config)
+        .arg("--tools")
+        .arg(catalogue.folder())
+        .env("XDG_CACHE_HOME", cache_home());
     let added = run_to_end_within(add, b"", ADD_TIMEOUT);
     assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
     let options = Options::new().catalogue(&catalogue.copy("read_file"));
+    let options = options.set("catalog.exceptions", json!(true)).set("executor.isolation", "process");
     Some(Executor::start(options.set("ceilings.max_memory_mb", json!(MEMORY_MB))))
 }
 

@@ -15,7 +15,7 @@ use a2g_isolate::{
     support,
 };
 use a2g_sandbox::egress::Egress;
-use a2g_sandbox::{Code, Sandbox};
+use a2g_sandbox::{Code, CodeFeatures, Sandbox};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::limit::{Access as FileAccess, Limit};
@@ -275,7 +275,7 @@ pub struct ToolRuntime {
     pub definitions: Definitions,
     /// The control groups of runs in processes, if a hierarchy is delegated.
     cgroups: Option<Arc<Cgroups>>,
-    meters_fuel: bool,
+    features: CodeFeatures,
     /// The user that tools run as.
     run_as: RunAs,
     /// The signers whose tools are accepted. A reload replaces all of them.
@@ -307,8 +307,9 @@ impl ToolRuntime {
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.limits.limited(Limit::Fuel).is_some();
+        let features = CodeFeatures { meters_fuel, exceptions: config.exceptions };
         let [runs, nested] = runs_in_this_process(config, concurrent);
-        let sandbox = Sandbox::builder().concurrent(runs).nested(nested).meters_fuel(meters_fuel);
+        let sandbox = Sandbox::builder().concurrent(runs).nested(nested).features(features);
         let sandbox = Arc::new(sandbox.clock(Arc::clone(&clock)).build()?);
         let cache = Cache::open(&config.cache, sandbox.compatibility()).with_context(|| {
             format!(
@@ -318,11 +319,11 @@ impl ToolRuntime {
             )
         })?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
-        let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
+        let compiler = Compiler::new(this_program, features.options(), config.compile_limits);
         let opened = ToolTrust::read(config.signers.as_deref(), Arc::clone(&clock));
         let trust = RwLock::new(opened.context("`catalog.trust.signer.key_file`")?);
         let definitions = Definitions::new(&config.definitions, &config.catalog, Access::Compare);
-        Ok(Self { clock, sandbox, cache, compiler, definitions, cgroups, meters_fuel, run_as, trust, report })
+        Ok(Self { clock, sandbox, cache, compiler, definitions, cgroups, features, run_as, trust, report })
     }
 
     /// Installs tools into `catalog`.
@@ -439,7 +440,7 @@ impl ToolRuntime {
             waiting: preforked,
             largest_file: config.ceilings.limits[Limit::Written],
             handles: config.ceilings.limits[Limit::Handles],
-            meters_fuel: self.meters_fuel,
+            features: self.features,
             renew_runs: config.layout.renew_after_runs,
             renew_after: config.layout.renew_after_time,
             fresh_layout: config.layout.per_child,
@@ -469,7 +470,7 @@ impl ToolRuntime {
     fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, ChildError>> {
         // Tools are built in parallel, on threads outside of the runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(probe(code, self.meters_fuel, self.run_as, Arc::clone(&self.clock)))
+        runtime.block_on(probe(code, self.features, self.run_as, Arc::clone(&self.clock)))
     }
 }
 

@@ -5,8 +5,10 @@ use super::file;
 use super::values::{check_max, parse_value};
 use a2g_core::catalog::{CompileLimits, PinnedReference, RemoteTool};
 use a2g_govern::{MAX_SIGNERS, SignerSettings, ToolPattern};
+use a2g_isolate::Isolation;
 use a2g_types::ident::{SignerName, ToolName};
 use a2g_types::quantity::MemoryLimit;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 pub(super) fn parse_compile_limits(catalog: &file::Catalog) -> Result<CompileLimits, InvalidValueError> {
@@ -15,6 +17,22 @@ pub(super) fn parse_compile_limits(catalog: &file::Catalog) -> Result<CompileLim
         cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
         memory: parse_value("catalog.compile_memory_mb", memory_mb, MemoryLimit::from_mb)?,
     })
+}
+
+/// `true` if modules may use exceptions, which is refused where a tool runs in the server's own process.
+// An advisory of wasmtime without a fix in the release in use lets a guest with exceptions abort its process.
+pub(super) fn parse_exceptions(
+    catalog: &file::Catalog,
+    isolation: Isolation,
+    inline_tools: &BTreeSet<ToolName>,
+) -> Result<bool, InvalidValueError> {
+    if catalog.exceptions && (isolation == Isolation::Inline || !inline_tools.is_empty()) {
+        return Err(invalid("catalog.exceptions")(
+            &"needs `executor.isolation = \"process\"` and no `executor.inline_tools`: a tool with exceptions could end \
+              the server",
+        ));
+    }
+    Ok(catalog.exceptions)
 }
 
 /// The tools of `[[catalog.remote]]`. Addresses and names must be unique.

@@ -311,6 +311,7 @@ section!(Catalog {
     definitions: Option<PathBuf> = None,
     compile_seconds: u64 = 60,
     compile_memory_mb: u64 = 1024,
+    exceptions: bool = false,
     remote: Vec<RemoteTool> = Vec::new(),
     trust: Option<CatalogTrust> = None,
 });

@@ -42,7 +42,7 @@ use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Limit;
 use a2g_types::quantity::MemoryLimit;
 use a2g_wire::strict_json::JsonBounds;
-use catalog::{parse_compile_limits, parse_remote_tools, parse_signers};
+use catalog::{parse_compile_limits, parse_exceptions, parse_remote_tools, parse_signers};
 use ceilings::{parse_ceilings, parse_mounts};
 use effects::parse_effects;
 use error::{InvalidValueError, invalid, with_nearest};
@@ -148,6 +148,8 @@ pub struct Config {
     pub memory: MemoryLimit,
     /// Limits on the compilation of one module.
     pub compile_limits: CompileLimits,
+    /// `true` if modules may use exceptions.
+    pub exceptions: bool,
     /// The executor's ceilings.
     pub ceilings: Ceilings,
     /// `true` if the file does not set `ceilings.filesystem_scope`.
@@ -346,6 +348,8 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
     let journal = file.journal.path.clone().map_or_else(default_journal, |path| Ok(resolve(path)))?;
     let drain = |given| check_seconds("executor.drain_seconds", given, 3600);
     let egress = parse_egress(&file.network)?;
+    let isolation = parse_isolation(file.executor.isolation);
+    let inline_tools = parse_tool_names("executor.inline_tools", &file.executor.inline_tools)?;
     Ok(Config {
         has_default_scope: file.ceilings.filesystem_scope.is_none(),
         scope_note: None,
@@ -363,9 +367,10 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         reuse: parse_reuse(&file.executor.reuse)?,
         capacity,
         waiting: parse_waiting(file.executor.waiting)?,
-        isolation: parse_isolation(file.executor.isolation),
+        exceptions: parse_exceptions(&file.catalog, isolation, &inline_tools)?,
+        isolation,
         containment: file.executor.containment.map(parse_containment),
-        inline_tools: parse_tool_names("executor.inline_tools", &file.executor.inline_tools)?,
+        inline_tools,
         run_as: parse_optional("executor.run_as", file.executor.run_as, User::parse)?,
         drain: file.executor.drain_seconds.map(drain).transpose()?,
         risk: parse_risk(&file.governor)?,

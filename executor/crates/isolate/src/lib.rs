@@ -37,7 +37,9 @@ pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
 
 use a2g_capability::{Grant, GrantView, Permit};
-use a2g_sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Outside, Sandbox};
+use a2g_sandbox::{
+    Abort, Accounting, Artifact, Code, CodeFeatures, EventSink, Execution, Input, Outside, Sandbox,
+};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{AgentDid, ToolName};
@@ -92,8 +94,8 @@ pub struct PreforkConfig {
     pub largest_file: u64,
     /// Maximum number of handles of one run.
     pub handles: u64,
-    /// `true` when generated code counts its instructions.
-    pub meters_fuel: bool,
+    /// The features of the tools' code.
+    pub features: CodeFeatures,
     /// The number of runs after which the zygote is replaced.
     pub renew_runs: u64,
     /// The time after which the zygote is replaced, regardless of its runs.

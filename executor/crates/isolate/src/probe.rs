@@ -5,7 +5,7 @@ use super::error::ChildError;
 use super::supervisor::Supervisor;
 use super::{Isolation, Module, PreforkConfig, ProcessLifetime, ReuseLimits, RunAs};
 use a2g_capability::{Ceilings, HostClaims, Permit};
-use a2g_sandbox::Code;
+use a2g_sandbox::{Code, CodeFeatures};
 use a2g_types::clock::Clock;
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{Access, FileEffects, Limit, LimitMap, NetworkBudgets};
@@ -29,14 +29,14 @@ const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
 /// A typed tool's name, version, description and argument schema; `None` for a command.
 type Description = Option<[String; 4]>;
 
-/// Loads `code` and calls `describe` of a typed tool. The code must have been compiled with the same `meters_fuel`.
+/// Loads `code` and calls `describe` of a typed tool. The code must have been compiled with the same `features`.
 ///
 /// # Errors
 /// The outer error, if no zygote can be started. The inner one, a [`ChildError`], if the code cannot be linked or
 /// `describe` fails.
 pub async fn probe(
     code: Code<'_>,
-    meters_fuel: bool,
+    features: CodeFeatures,
     run_as: RunAs,
     clock: Arc<dyn Clock>,
 ) -> Result<std::result::Result<Description, ChildError>> {
@@ -49,7 +49,7 @@ pub async fn probe(
         waiting: 1,
         largest_file,
         handles,
-        meters_fuel,
+        features,
         renew_runs: u64::MAX,
         renew_after: RENEW_AFTER,
         fresh_layout: false,

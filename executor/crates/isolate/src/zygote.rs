@@ -7,7 +7,7 @@ use super::channel::{CodeForm, FromZygote, ToZygote, VERSION, receive, send};
 use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{ForkSide, close_inherited, fork, reap};
-use a2g_sandbox::{Artifact, Sandbox};
+use a2g_sandbox::{Artifact, CodeFeatures, Sandbox};
 use a2g_types::error_chain::ErrorChain;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -42,25 +42,25 @@ struct ForkedChild {
     pidfd: OwnedFd,
 }
 
-/// Runs the zygote until its server ends. Standard input is the socket to the server; with `meters_fuel` the engine
-/// counts instructions; with `changes_users` children may get another user.
+/// Runs the zygote until its server ends. Standard input is the socket to the server; `features` are those of
+/// the code that it loads; with `changes_users` children may get another user.
 ///
 /// # Errors
 /// If the engine cannot be set up, or the socket fails. The end of the server is not an error.
-pub fn run_zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
-    match serve(meters_fuel, changes_users) {
+pub fn run_zygote(features: CodeFeatures, changes_users: bool) -> Result<()> {
+    match serve(features, changes_users) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
         result => result,
     }
 }
 
-fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
+fn serve(features: CodeFeatures, changes_users: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     if !receive_hello(&control)? {
         return Ok(());
     }
-    let Some(mut state) = confine_and_load(&control, meters_fuel, changes_users)? else { return Ok(()) };
+    let Some(mut state) = confine_and_load(&control, features, changes_users)? else { return Ok(()) };
     let mut children: Vec<ForkedChild> = Vec::new();
     loop {
         // Ended children are reaped before another is forked, because an outcome may wait for the exit.
@@ -148,10 +148,10 @@ fn receive_hello(control: &UnixStream) -> Result<bool> {
 /// Confines the process and loads the tools; `None` when the server ends before it has sent all of them.
 fn confine_and_load(
     control: &UnixStream,
-    meters_fuel: bool,
+    features: CodeFeatures,
     changes_users: bool,
 ) -> Result<Option<ZygoteState>> {
-    let sandbox = Sandbox::builder().meters_fuel(meters_fuel).build();
+    let sandbox = Sandbox::builder().features(features).build();
     let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(confine_io_error)?;
     // The process is confined before it loads any code of a tool.

@@ -123,7 +123,7 @@ impl ZygoteHandle {
         // The running program itself, even if its file has been replaced since.
         let mut zygote = Command::new("/proc/self/exe")
             .arg("zygote")
-            .args(settings.meters_fuel.then_some("--fuel"))
+            .args(settings.features.options())
             .args(settings.run_as.changes_users().then_some("--changes-users"))
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))

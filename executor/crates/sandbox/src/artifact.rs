@@ -1,5 +1,6 @@
 //! Compiled tools. They are compiled from WebAssembly, stored as bytes, and loaded and linked before their runs.
 
+use super::engine::CodeFeatures;
 use super::state::StoreState;
 use super::{engine, typed};
 use a2g_capability::Grant;
@@ -140,20 +141,20 @@ impl<P> NetworkVariants<P> {
 pub struct ModuleCompiler(Engine);
 
 impl ModuleCompiler {
-    /// A compiler for sandboxes without fuel metering.
+    /// A compiler for sandboxes without further features.
     ///
     /// # Errors
     /// [`ArtifactError::Invalid`] when the engine cannot be set up.
     pub fn new() -> Result<Self, ArtifactError> {
-        engine::compiler_engine(false).map(Self).map_err(invalid_module)
+        Self::with_features(CodeFeatures::default())
     }
 
-    /// A compiler for sandboxes that meter fuel.
+    /// A compiler for sandboxes with these features.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_fuel_metering() -> Result<Self, ArtifactError> {
-        engine::compiler_engine(true).map(Self).map_err(invalid_module)
+    pub fn with_features(features: CodeFeatures) -> Result<Self, ArtifactError> {
+        engine::compiler_engine(features).map(Self).map_err(invalid_module)
     }
 
     /// Compiles a module or component.

@@ -1,24 +1,26 @@
 //! The set-up of a [`Sandbox`].
 
+use super::engine::CodeFeatures;
 use super::{Sandbox, SandboxError, engine, handles_per_run, linkers, network, preopens};
 use a2g_capability::{Authority, EngineId};
 use a2g_types::clock::{Clock, SystemClock};
 use std::sync::Arc;
 
-/// The settings of a [`Sandbox`]. Each has a default: one execution at once, no nested ones, no fuel metering, the
-/// machine's clocks, and the permits of the process.
+/// The settings of a [`Sandbox`]. Each has a default: one execution at once, no nested ones, no further features of
+/// code, the machine's clocks, and the permits of the process.
 #[must_use = "a builder does nothing before `build`"]
 pub struct SandboxBuilder {
     concurrent: u32,
     nested: u32,
-    meters_fuel: bool,
+    features: CodeFeatures,
     clock: Arc<dyn Clock>,
     engine_id: Option<EngineId>,
 }
 
 impl SandboxBuilder {
     pub(super) fn new() -> Self {
-        Self { concurrent: 1, nested: 0, meters_fuel: false, clock: Arc::new(SystemClock), engine_id: None }
+        let features = CodeFeatures::default();
+        Self { concurrent: 1, nested: 0, features, clock: Arc::new(SystemClock), engine_id: None }
     }
 
     /// The number of executions at once. Address space is reserved for each.
@@ -34,10 +36,9 @@ impl SandboxBuilder {
         self
     }
 
-    /// With `true`, generated code counts its instructions, which makes it slower and is needed for a limit on fuel. Code
-    /// compiled for one setting cannot be loaded under the other.
-    pub fn meters_fuel(mut self, meters_fuel: bool) -> Self {
-        self.meters_fuel = meters_fuel;
+    /// The features of code. Code that was compiled with others cannot be loaded.
+    pub fn features(mut self, features: CodeFeatures) -> Self {
+        self.features = features;
         self
     }
 
@@ -63,10 +64,10 @@ impl SandboxBuilder {
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
     pub fn build(self) -> Result<Sandbox, SandboxError> {
-        let Self { concurrent, nested, meters_fuel, clock, engine_id } = self;
+        let Self { concurrent, nested, features, clock, engine_id } = self;
         let engine_error = |error: wasmtime::Error| SandboxError::Engine(error.into());
         let executions = concurrent.saturating_add(nested);
-        let engine = engine::pooling_engine(executions, meters_fuel).map_err(engine_error)?;
+        let engine = engine::pooling_engine(executions, features).map_err(engine_error)?;
         Ok(Sandbox {
             core: linkers::core_linker(&engine).map_err(engine_error)?,
             component_with_network: {
@@ -79,7 +80,7 @@ impl SandboxBuilder {
             engine,
             preopens: preopens::Preopens::new()?,
             max_handles: handles_per_run(concurrent),
-            meters_fuel,
+            meters_fuel: features.meters_fuel,
             clock,
             engine_id,
         })

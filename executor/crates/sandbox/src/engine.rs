@@ -51,17 +51,39 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::FLOATS)
     .union(WasmFeatures::MULTI_MEMORY)
     .union(WasmFeatures::EXTENDED_CONST)
-    // Interpreters in C++ and with `longjmp` need exceptions, which wasmtime keeps in a garbage-collected heap: one more
-    // memory of the run, which only a module with exceptions has, and which counts against the memory limit.
-    .union(WasmFeatures::EXCEPTIONS)
-    .union(WasmFeatures::GC_TYPES)
     .union(WasmFeatures::COMPONENT_MODEL);
 
-/// An engine for `concurrent` executions at once; with `meters_fuel`, generated code counts its instructions.
+/// The proposals that [`CodeFeatures::exceptions`] adds. wasmtime keeps exceptions in a garbage-collected heap: one more
+/// memory of the run, which only a module with exceptions has, and which counts against the memory limit.
+const EXCEPTIONS: WasmFeatures = WasmFeatures::EXCEPTIONS.union(WasmFeatures::GC_TYPES);
+
+/// What compiled code has to have in common with the engine that loads it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CodeFeatures {
+    /// Generated code counts its instructions, which makes it slower and is needed for a limit on fuel.
+    pub meters_fuel: bool,
+    /// Modules may use exceptions, as those of interpreters in C++ do.
+    pub exceptions: bool,
+}
+
+impl CodeFeatures {
+    /// The options of the executor's own processes that compile or load code.
+    #[must_use]
+    pub fn options(self) -> &'static [&'static str] {
+        match (self.meters_fuel, self.exceptions) {
+            (false, false) => &[],
+            (true, false) => &["--fuel"],
+            (false, true) => &["--exceptions"],
+            (true, true) => &["--fuel", "--exceptions"],
+        }
+    }
+}
+
+/// An engine for `concurrent` executions at once.
 ///
 /// # Errors
 /// If the machine cannot reserve the address space.
-pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
+pub(super) fn pooling_engine(concurrent: u32, features: CodeFeatures) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(concurrent)
         .total_core_instances(concurrent.saturating_mul(MAX_INSTANCES))
@@ -79,7 +101,7 @@ pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Re
         .table_elements(MAX_TABLE_ELEMENTS)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_RESIDENT_BYTES);
-    let mut config = config(meters_fuel);
+    let mut config = config(features);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     Engine::new(&config)
 }
@@ -88,22 +110,23 @@ pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Re
 ///
 /// # Errors
 /// If the machine's processor is not supported.
-pub(super) fn compiler_engine(meters_fuel: bool) -> wasmtime::Result<Engine> {
-    Engine::new(&config(meters_fuel))
+pub(super) fn compiler_engine(features: CodeFeatures) -> wasmtime::Result<Engine> {
+    Engine::new(&config(features))
 }
 
 /// The settings that determine if compiled code fits an engine: the same in the server, the zygote and the
 /// compiler's process.
-fn config(meters_fuel: bool) -> Config {
+fn config(features: CodeFeatures) -> Config {
     let mut config = Config::new();
+    let proposals = if features.exceptions { FEATURES.union(EXCEPTIONS) } else { FEATURES };
     // Every proposal is set, so that one that a later wasmtime enables by default stays off.
     for (_, flag) in WasmFeatures::all().iter_names() {
-        config.wasm_features(flag, FEATURES.contains(flag));
+        config.wasm_features(flag, proposals.contains(flag));
     }
     // Fuel is counted only if the operator limits it: a tight loop took 1.67 s with the counter, and 1.46 s without.
     config
         .epoch_interruption(true)
-        .consume_fuel(meters_fuel)
+        .consume_fuel(features.meters_fuel)
         .concurrency_support(false)
         .max_wasm_stack(WASM_STACK_BYTES)
         .async_stack_size(FIBRE_STACK_BYTES)

