@@ -128,17 +128,37 @@ def run(arguments):
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
     try:
         save_figures()
-        result = a2g_json.encode(None if is_drawing(value) else plain(value), "result")
+        result = a2g_json.encode(None if is_drawing(value) else plain_or_same(value), "result")
         parts = [f'"result": {result}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
         names = send_artifacts()
         if names:
             parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
     except MemoryError:
         raise a2g_program.no_memory() from None
+    except (a2g_door.Err, a2g_json.NotJson):
+        raise
+    except Exception as error:
+        raise failure_of(error) from None
     text = f"{{{', '.join(parts)}}}"
     if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
         raise a2g_program.Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
     return text
+
+
+def failure_of(error):
+    """The failure of a program whose figures cannot be drawn."""
+    kind, reason = type(error).__name__, f"{error}: a figure that the program left open cannot be saved"
+    trace = a2g_program.shorten(a2g_program.format_error(error, error.__traceback__), a2g_program.MAX_TRACEBACK_CHARS)
+    message = a2g_program.shorten(f"{kind}: {reason}")
+    return a2g_program.Failure("python_error", message, a2g_program.detail(kind, reason, None, trace))
+
+
+def plain_or_same(value):
+    """The value as `plain` makes it, or the value itself, about which the error of JSON then says what to do."""
+    try:
+        return plain(value)
+    except Exception:
+        return value
 
 
 def plain(value, depth=0):
@@ -158,14 +178,22 @@ def plain(value, depth=0):
 
 def plain_of_pandas(value):
     if hasattr(value, "to_json"):
-        shape = "records" if hasattr(value, "columns") else "index"
-        return json.loads(value.to_json(orient=shape, date_format="iso"))
+        return json.loads(text_of_pandas(value))
     if hasattr(value, "isoformat"):
         # NaT has the method too.
         return None if value != value else value.isoformat()
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return None if type(value).__name__ == "NAType" else value
+
+
+def text_of_pandas(value):
+    """The JSON of a DataFrame or Series. Labels that are more than the numbers of rows become columns or names."""
+    is_table, is_numbered = hasattr(value, "columns"), type(value.index).__name__ == "RangeIndex"
+    if is_table and not is_numbered:
+        value = value.reset_index()
+    shape = "records" if is_table or is_numbered or not value.index.is_unique else "index"
+    return value.to_json(orient=shape, date_format="iso", double_precision=15)
 
 
 def is_drawing(value):
