@@ -258,8 +258,8 @@ impl IntentClaims {
         })
     }
 
-    /// As [`Self::claim`]. Calls `register` in the same step if the claim is new, and returns its result: whoever finds the
-    /// claim finds what that has registered. It must not use this journal.
+    /// As [`Self::claim`]. Calls `register` in the same step if the claim is new, and returns its result: a caller that
+    /// finds the claim finds what `register` has made. It must not use this journal.
     ///
     /// # Errors
     /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::Share`] while the agent's

@@ -141,7 +141,7 @@ pub struct ExecutorParts {
     pub egress: Option<Arc<Egress>>,
     /// The journal of intents and reports.
     pub journal: Journal,
-    /// The place of the file changes that have not taken effect.
+    /// The location of the file changes that have not taken effect.
     pub effects: EffectsLocation,
     /// The operator's settings of these changes.
     pub effects_settings: EffectsSettings,

@@ -377,8 +377,8 @@ impl ActiveRun {
         self.end_with(|| ())
     }
 
-    /// As [`Self::end`]. Calls `hand_on` in the same step, unless the run was aborted before: whoever does not find the run
-    /// any more finds what that has noted.
+    /// As [`Self::end`]. Calls `hand_on` in the same step, unless the run was aborted before: a caller that no longer
+    /// finds the run finds what `hand_on` has noted.
     pub(super) fn end_with(&self, hand_on: impl FnOnce()) -> Option<AbortReason> {
         self.intents.update(|intents| {
             let aborted = intents.runs.end(self.id);

@@ -2,7 +2,7 @@
 //! write.
 //!
 //! ```text
-//! run     requests/0, requests/1, …: a body each ─ end of the run ─▶ requests/list.json, which the digest of the changes covers
+//! run     requests/0, requests/1, …: a body each ─ end of the run ─▶ requests/list.json, which the digest covers
 //! commit  file changes in force ─▶ for each request: a line in requests/log ─ sent ─▶ a line with its end
 //! ```
 //! Each line is on the disk before the next step, so no request is ever sent twice: after a restart, one that has begun and
@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The folder of a run with its requests.
+/// The folder with the requests, in that of the run.
 const REQUESTS: &str = "requests";
 /// The file in it with all requests but their bodies.
 const LIST: &str = "list.json";
@@ -29,7 +29,7 @@ const LIST: &str = "list.json";
 const LOG: &str = "log";
 /// The longest such file, in bytes: 64 heads of 64 KiB, of which every byte may be escaped.
 const MAX_FILE_BYTES: u64 = 32 << 20;
-/// The beginning of what the digest of changes with requests is of.
+/// The beginning of the bytes of which the digest of changes with requests is.
 const DIGEST_DOMAIN: &[u8] = b"a2g file changes with requests\0";
 
 /// A request as the list has it.
@@ -153,7 +153,7 @@ impl HeldList {
         &self.requests
     }
 
-    /// The digest of file changes, of which `files` is that without requests, and of these requests.
+    /// The digest of file changes together with these requests. `files` is that of the file changes alone.
     pub(super) fn bind(&self, files: &Digest) -> Digest {
         Digest::compute(&[DIGEST_DOMAIN, &files.0, &self.text].concat())
     }
@@ -219,7 +219,7 @@ impl HeldList {
         let Some(file) = find_file(&self.folder, LOG)? else { return Ok(ends) };
         let log = read_all(file, MAX_FILE_BYTES)?;
         for line in log.split_inclusive(|byte| *byte == b'\n') {
-            // What a crash has cut off was not on the disk before a request was sent.
+            // A line that a crash has cut off was not on the disk yet, so no request was sent after it.
             if !line.ends_with(b"\n") {
                 break;
             }
@@ -251,7 +251,7 @@ pub(in crate::run) fn describe_ends(ends: &[RequestEnd]) -> Option<String> {
         }
     }
     if not_sent > 0 {
-        text.push_str(&format!("; {not_sent} were not tried"));
+        text.push_str(&format!("; not tried: {not_sent}"));
     }
     (!ends.is_empty()).then_some(text)
 }
@@ -337,8 +337,7 @@ mod tests {
         assert_eq!((&ends[0], &ends[1], &ends[3]), (&sent, &failed, &RequestEnd::NotSent));
         assert!(matches!(ends[2], RequestEnd::Unknown { .. }), "{ends:?}");
         let said = describe_ends(&ends).unwrap();
-        for part in
-            ["1 of 4 requests", "request 2 was not sent: no", "request 3 may have", "1 were not tried"]
+        for part in ["1 of 4 requests", "request 2 was not sent: no", "request 3 may have", "; not tried: 1"]
         {
             assert!(said.contains(part), "{said}");
         }

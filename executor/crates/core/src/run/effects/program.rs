@@ -53,7 +53,7 @@ pub(super) enum StageError {
     /// The files of the calling run are of no use any more. The text is a clause.
     #[error("{0}")]
     Broken(String),
-    /// There is no memory for them now. The text is a sentence for the caller.
+    /// There is no memory for them now. The text is for the caller.
     #[error("{0}")]
     NoRoom(&'static str),
     /// They cannot now. The text is for the log.
@@ -67,6 +67,7 @@ pub(super) enum TableRefused {
     /// There is no memory for it now.
     #[error("{0}")]
     NoRoom(&'static str),
+    /// It cannot be read, or is not one that the run can have left.
     #[error("{0}")]
     Unusable(String),
 }
@@ -384,7 +385,7 @@ impl Member {
         }
     }
 
-    /// The part of the run, which has made no calls, in its program, for its permit.
+    /// The part of the run in its program, for its permit. The run has made no calls yet.
     ///
     /// # Errors
     /// If a handle cannot be made, or the run may read too much that was moved into its grant.
@@ -436,7 +437,8 @@ impl Member {
     /// Takes the table that the process of the run has stored, if there is a new one.
     ///
     /// # Errors
-    /// The reason why it is not taken. No later one is, unless there was only no memory for it.
+    /// The reason why it is not taken. After [`TableRefused::NoRoom`] it can be taken later; after any other reason, none
+    /// ever is.
     fn take_stored(&self) -> Result<(), TableRefused> {
         if let Some(reason) = &*self.broken.lock() {
             return Err(TableRefused::Unusable(reason.clone()));
@@ -662,7 +664,7 @@ fn open_table(folder: impl AsFd) -> io::Result<Option<(File, u64)>> {
     if found.is_file() { Ok(Some((file, found.len()))) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// Sets the memory that is counted for a table. A small one is not counted, as a small message.
+/// Sets the memory that is counted for a table. A small one counts as nothing, as a small message does.
 fn count(held: &mut HeldBytes, bytes: u64) -> Result<(), NoRoom> {
     held.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes })
 }
