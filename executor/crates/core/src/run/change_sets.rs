@@ -146,7 +146,7 @@ impl ChangeSets {
     /// # Errors
     /// As [`Self::find`].
     pub async fn state_of(&self, receipt: &Receipt) -> Result<Option<ChangeState>, Fault> {
-        // An operator has to look at the latter.
+        // The state of blocked changes is not known: they are left to an operator.
         if !has_set(receipt) || self.effects.is_blocked(receipt.intent) {
             return Ok(None);
         }
@@ -226,16 +226,16 @@ impl ChangeSets {
         }
     }
 
-    /// Where the changes of an intent of the selected agents are, and what to do, as a sentence; `None` unless its run was at
-    /// another node of the fleet, and while that cannot be asked.
+    /// A sentence that names the node of the fleet with the changes of an intent of the selected agents, and says what to
+    /// do. `None` if its run was not at another node, or the fleet cannot be asked now.
     pub async fn find_elsewhere(&self, intent: IntentId, filter: AgentFilter<'_>) -> Option<String> {
-        let (agent, node) = self.node.find_node_of_run(intent).await.ok().flatten()?;
-        filter(&agent).then(|| {
-            format!(
+        match self.node.find_node_of_run(intent).await {
+            Ok(Some((agent, node))) if filter(&agent) => Some(format!(
                 "the call `{intent}` ran at the node `{node}`, which has its file changes if it has made any: send this to that \
                  node, or use the console of any node"
-            )
-        })
+            )),
+            Ok(Some(_) | None) | Err(_) => None,
+        }
     }
 
     /// `true` if changes of an intent of the selected agents wait for a decision.
@@ -532,16 +532,7 @@ impl ChangeSets {
         let receipt = self.receipt(intent).await?.ok_or_else(missing)?;
         let decision = Decision::new(&receipt, act, by, taken.next_decision())?;
         match act {
-            DecisionAct::Commit | DecisionAct::Undo => {
-                let stop = find_stop(&self.intents, &decision.call, &receipt.agent, &receipt.tool);
-                stop.map_or(Ok(()), |stop| Err(stop_fault(intent, &stop)))?;
-                if taken.next_decision() > MAX_DECISIONS {
-                    return Err(Fault::InvalidRequest(format!(
-                        "{MAX_DECISIONS} decisions on the file changes of the intent `{intent}` have had no effect: discard \
-                         them"
-                    )));
-                }
-            }
+            DecisionAct::Commit | DecisionAct::Undo => self.check_decision(&decision, &receipt, &taken)?,
             // Nothing changes, so nothing is against it.
             DecisionAct::Discard => {}
         }
@@ -551,11 +542,11 @@ impl ChangeSets {
         taken.count_decision();
         let begun = self.clock.monotonic();
         let check = Arc::new(self.check_again(&decision, &receipt, act, author));
-        let in_turn = Arc::clone(&check);
-        let Done { taken, changes, end } = self.perform(taken, act, &claim, move || in_turn()).await;
-        let held = changes.as_ref().and_then(|changes| changes.requests.clone()).filter(|_| end.is_ok());
-        // Outside of the turn: a slow server holds up no other commit.
-        let ends = match (act, &held) {
+        let first_check = Arc::clone(&check);
+        let Done { taken, changes, applied } = self.perform(taken, act, &claim, move || first_check()).await;
+        let held_list = changes.as_ref().and_then(|changes| changes.requests.clone());
+        // Other commits may run meanwhile: a slow server delays none of them.
+        let ends = match (act, &held_list.filter(|_| applied.is_ok())) {
             (DecisionAct::Commit, Some(list)) => {
                 let may_send = || {
                     if claim.is_held() { check() } else { Err("the lease in the fleet was lost".to_owned()) }
@@ -567,8 +558,8 @@ impl ChangeSets {
             | (DecisionAct::Commit | DecisionAct::Discard | DecisionAct::Undo, None) => Vec::new(),
         };
         let wall = self.clock.monotonic().saturating_duration_since(begun);
-        let is_unsettled = matches!(end, Err(ApplyError::Unsettled(_)));
-        let end = match end {
+        let is_unsettled = matches!(applied, Err(ApplyError::Unsettled(_)));
+        let end = match applied {
             Ok(()) => decision.success(&ends),
             Err(_reason) if !claim.is_held() => End::Aborted(AbortReason::LeaseLost),
             Err(error) => End::NotCommitted(error.into_reason()),
@@ -589,7 +580,21 @@ impl ChangeSets {
         Ok(finished)
     }
 
-    /// The check right before a decision takes effect, and before each request that it sends: it may have waited for others.
+    /// Checks that a commit or an undo may be made now.
+    fn check_decision(&self, decision: &Decision, run: &Receipt, taken: &TakenSet) -> Result<(), Fault> {
+        let stop = find_stop(&self.intents, &decision.call, &run.agent, &run.tool);
+        stop.map_or(Ok(()), |stop| Err(stop_fault(run.intent, &stop)))?;
+        if taken.next_decision() > MAX_DECISIONS {
+            return Err(Fault::InvalidRequest(format!(
+                "{MAX_DECISIONS} decisions on the file changes of the intent `{}` have had no effect: discard them",
+                run.intent
+            )));
+        }
+        Ok(())
+    }
+
+    /// The check right before a decision takes effect, and before each request that it sends: it may have waited for
+    /// others.
     fn check_again(
         &self,
         decision: &Decision,
@@ -638,32 +643,32 @@ impl ChangeSets {
         check: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Done {
         let apply: fn(&RunChanges, &Digest) -> Result<(), ApplyError> = match act {
-            DecisionAct::Discard => return Done { taken, changes: None, end: Ok(()) },
+            DecisionAct::Discard => return Done { taken, changes: None, applied: Ok(()) },
             DecisionAct::Commit => RunChanges::commit,
             DecisionAct::Undo => |changes, _digest| changes.undo(),
         };
         let work = move || match check().and_then(|()| taken.open()) {
             Ok(changes) => {
-                let end = apply(&changes, &taken.summary.digest);
-                Done { taken, changes: Some(changes), end }
+                let applied = apply(&changes, &taken.summary.digest);
+                Done { taken, changes: Some(changes), applied }
             }
-            Err(reason) => Done { taken, changes: None, end: Err(ApplyError::Unchanged(reason)) },
+            Err(reason) => Done { taken, changes: None, applied: Err(ApplyError::Unchanged(reason)) },
         };
         let done = self.effects.change_originals(work).await;
-        if claim.is_held() || act != DecisionAct::Commit || done.end.is_err() {
+        if claim.is_held() || act != DecisionAct::Commit || done.applied.is_err() {
             return done;
         }
         // Another node may have reported the decision as aborted.
-        let Done { taken, changes, end: _ } = done;
+        let Done { taken, changes, applied: _ } = done;
         self.effects
             .change_originals(move || {
-                let end = match changes.as_ref().map(RunChanges::undo) {
+                let error = match changes.as_ref().map(RunChanges::undo) {
                     Some(Err(error)) => error,
                     Some(Ok(())) | None => {
                         ApplyError::Unchanged("the lease in the fleet was lost".to_owned())
                     }
                 };
-                Done { taken, changes, end: Err(end) }
+                Done { taken, changes, applied: Err(error) }
             })
             .await
     }
@@ -752,7 +757,7 @@ struct PastDecisions {
 struct Done {
     taken: TakenSet,
     changes: Option<RunChanges>,
-    end: Result<(), ApplyError>,
+    applied: Result<(), ApplyError>,
 }
 
 /// The stop of a decision, or of the tool whose changes it is about.

@@ -419,11 +419,7 @@ impl Node {
             return Ok(None);
         };
         match found.state {
-            FoundState::Denied(denial) => {
-                let agent =
-                    AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
-                Ok(Some((agent, FleetDenial::read(&denial)?)))
-            }
+            FoundState::Denied(denial) => Ok(Some((parse_agent(&found.agent)?, FleetDenial::read(&denial)?))),
             FoundState::Open | FoundState::Ended(_) => Ok(None),
         }
     }
@@ -439,9 +435,7 @@ impl Node {
         };
         match found.state {
             FoundState::Ended(_) if found.node != *fleet.member.node() => {
-                let agent =
-                    AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
-                Ok(Some((agent, found.node)))
+                Ok(Some((parse_agent(&found.agent)?, found.node)))
             }
             FoundState::Ended(_) | FoundState::Open | FoundState::Denied(_) => Ok(None),
         }
@@ -456,7 +450,7 @@ impl Node {
         let Some(found) = fleet.claims.find(intent).await.map_err(|error| self.fleet_fault(&error))? else {
             return Ok(None);
         };
-        let agent = AgentDid::parse(&found.agent).map_err(|error| Fault::Internal(error.to_string()))?;
+        let agent = parse_agent(&found.agent)?;
         Ok(Some((agent, self.stage_in_fleet(fleet, found).await?)))
     }
 
@@ -628,6 +622,11 @@ impl Membership {
             tracing::warn!(%error, "the fleet was not told that this node leaves: another one takes over once the lease has ended");
         }
     }
+}
+
+/// The agent of a claim, as another node has written it.
+fn parse_agent(agent: &str) -> Result<AgentDid, Fault> {
+    AgentDid::parse(agent).map_err(|error| Fault::Internal(error.to_string()))
 }
 
 /// Requests a subscription until it succeeds.

@@ -1,10 +1,9 @@
 //! The requests that a commit sends once its file changes are in force: each at most once, in their order.
 //!
-//! What a run was allowed to reach is not known any more. So the operator's ceilings of now decide, and what was blocked for
-//! the run is blocked here.
+//! No grant outlasts its run, so the operator's ceilings of now decide. A host that was blocked for the run is blocked here.
 
 use super::ChangeSets;
-use crate::run::effects::{HeldList, RequestEnd};
+use crate::run::effects::{HeldList, RequestEnd, StoredRequest};
 use a2g_capability::HostPattern;
 use a2g_sandbox::egress::EgressError;
 use a2g_types::outcome::{DenialReason, Receipt};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 impl ChangeSets {
-    /// Sends the requests that a run has left and that were not sent before, until one is not answered. `may_send` is asked
+    /// Sends the requests that a run has left and that were not sent before, until one gets no answer. `may_send` is asked
     /// before each; its reason is a clause. Returns the ends of all.
     pub(super) async fn send_requests(
         &self,
@@ -22,14 +21,14 @@ impl ChangeSets {
         may_send: impl Fn() -> Result<(), String> + Send,
     ) -> Vec<RequestEnd> {
         let mut ends = read_ends(list).await;
-        for (number, slot) in (1..).zip(&mut ends) {
+        for ((number, stored), slot) in (1..).zip(list.requests()).zip(&mut ends) {
             match slot {
                 RequestEnd::Sent { .. } => continue,
                 RequestEnd::NotSent => {}
                 RequestEnd::Failed { .. } | RequestEnd::Unknown { .. } => break,
             }
             *slot = match may_send() {
-                Ok(()) => self.send_request(list, number, run).await,
+                Ok(()) => self.send_request(list, number, stored, run).await,
                 Err(reason) => RequestEnd::Failed { reason },
             };
             let end = slot.clone();
@@ -44,7 +43,13 @@ impl ChangeSets {
         ends
     }
 
-    async fn send_request(&self, list: &Arc<HeldList>, number: usize, run: &Receipt) -> RequestEnd {
+    async fn send_request(
+        &self,
+        list: &Arc<HeldList>,
+        number: usize,
+        stored: &StoredRequest,
+        run: &Receipt,
+    ) -> RequestEnd {
         let failed = |reason: String| RequestEnd::Failed { reason };
         let Some(egress) = &self.egress else {
             return failed("the operator allows no network now (`ceilings.network_allowed`)".to_owned());
@@ -56,18 +61,17 @@ impl ChangeSets {
             Ok(blocked) => blocked,
             Err(error) => return failed(format!("what was blocked for the run is not known: {error}")),
         };
-        let begun = in_background(list, move |list| {
-            let index = number.saturating_sub(1);
-            let stored = list.requests().get(index).ok_or(io::ErrorKind::NotFound)?;
-            let body = list.read_body(stored)?;
+        let begun = stored.clone();
+        let read = in_background(list, move |list| {
+            let body = list.read_body(&begun)?;
             list.note(number, None)?;
-            Ok((stored.request.clone(), body))
+            Ok(body)
         });
-        let (request, body) = match begun.await {
-            Ok(begun) => begun,
+        let body = match read.await {
+            Ok(body) => body,
             Err(error) => return failed(format!("it cannot be read, or noted on the disk ({error})")),
         };
-        match egress.send_held(&run.agent, &self.settings.ceilings, blocked, &request, body).await {
+        match egress.send_held(&run.agent, &self.settings.ceilings, blocked, &stored.request, body).await {
             Ok(status) => RequestEnd::Sent { status },
             Err(error) if error.may_have_arrived() => RequestEnd::Unknown { reason: error.to_string() },
             Err(error) => failed(describe(error)),

@@ -24,7 +24,7 @@ mod staged;
 mod withdrawal;
 
 pub(super) use changes::{ApplyError, RunChanges};
-pub(super) use held::{HeldList, RequestEnd, describe_ends};
+pub(super) use held::{HeldList, RequestEnd, StoredRequest, describe_ends};
 pub(super) use program::{CallTurn, Member};
 pub(super) use recover::LeftSet;
 pub use sets::ChangeSetSummary;

@@ -36,7 +36,7 @@ enum Told {
 pub(in crate::run) struct LeftSet {
     /// The receipt of the run.
     pub(in crate::run) receipt: Arc<Receipt>,
-    /// The state in which they are now.
+    /// The state in which the changes are now.
     pub(in crate::run) found: Recovered,
     run: RunChanges,
     stored: Option<StoredSet>,
@@ -50,11 +50,15 @@ impl LeftSet {
         let EffectsSettings { decide_within, keep, max_bytes: _ } = effects.settings;
         let listed = receipt.outcome.usage.changes.as_ref();
         let has_files = listed.is_some_and(|changes| changes.count > 0);
-        let (state, time) = match found {
-            Recovered::Committed if has_files => (KeptState::InForce, keep),
-            // Nothing is there to be undone.
-            Recovered::Committed => (KeptState::InForce, Duration::ZERO),
-            Recovered::Unchanged => (KeptState::Waiting, decide_within),
+        let state = match found {
+            Recovered::Committed => KeptState::InForce,
+            Recovered::Unchanged => KeptState::Waiting,
+        };
+        let time = match state {
+            KeptState::InForce if has_files => keep,
+            // Requests alone cannot be undone.
+            KeptState::InForce => Duration::ZERO,
+            KeptState::Waiting => decide_within,
         };
         let stored = match stored.filter(|stored| stored.state == state) {
             Some(stored) => Ok(stored),

@@ -125,9 +125,9 @@ impl EffectsFolder {
             None if permit.grant().calls().allows_any() => {
                 let effects = Arc::clone(self);
                 let settings = Arc::clone(settings);
-                let sender = owner.clone();
-                run_aside(&owner, async move { effects.begin_program(intent, granted, &settings, &sender) })
-                    .await
+                let program_owner = owner.clone();
+                let begin = async move { effects.begin_program(intent, granted, &settings, &program_owner) };
+                run_aside(&owner, begin).await
             }
             None => match RunRoots::of(permit) {
                 Ok(roots) => {
@@ -150,16 +150,7 @@ impl EffectsFolder {
                 let guests = Some(guests);
                 Ok(Some(StagedChanges { effects, files, held, guests, run, mode, withdrawal, owner }))
             }
-            Err(StageError::Refused(message)) => Err(refuse(intent, message)),
-            Err(StageError::Broken(reason)) => Err(refuse(
-                intent,
-                format!("the file changes of the run that makes this call cannot be read: {reason}"),
-            )),
-            Err(StageError::NoRoom(reason)) => Err(busy_fault(reason)),
-            Err(StageError::Failed(reason)) => {
-                tracing::error!(%intent, reason, "the folders for the file changes of a run cannot be made");
-                Err(busy_fault(NO_FOLDER))
-            }
+            Err(error) => Err(stage_fault(intent, error)),
         }
     }
 
@@ -185,6 +176,22 @@ impl EffectsFolder {
         let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings, owner)?;
         let guests = a2g_capability::Upper::new(member.upper()?).with_member(member.to_permit()?);
         Ok((RunFiles::Program { folder, member: Arc::new(member) }, guests))
+    }
+}
+
+/// The answer to a call whose file changes cannot be kept apart, or not now.
+fn stage_fault(intent: IntentId, error: StageError) -> Fault {
+    match error {
+        StageError::Refused(message) => refuse(intent, message),
+        StageError::Broken(reason) => refuse(
+            intent,
+            format!("the file changes of the run that makes this call cannot be read: {reason}"),
+        ),
+        StageError::NoRoom(reason) => busy_fault(reason),
+        StageError::Failed(reason) => {
+            tracing::error!(%intent, reason, "the folders for the file changes of a run cannot be made");
+            busy_fault(NO_FOLDER)
+        }
     }
 }
 
@@ -263,8 +270,8 @@ impl StagedChanges {
             }
             RunFiles::Alone { .. } | RunFiles::Program { .. } => Some(withdrawal),
         };
-        let sender = owner.clone();
-        let listed = run_aside(&owner, async move { files.list(held.as_deref(), &sender) }).await?;
+        let list_owner = owner.clone();
+        let listed = run_aside(&owner, async move { files.list(held.as_deref(), &list_owner) }).await?;
         let Some(listed) = listed else { return Ok(Settled { changes: None, kept: None }) };
         let Some(withdrawal) = withdrawal else { return Ok(Settled { changes: None, kept: None }) };
         let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);
@@ -292,7 +299,8 @@ impl StagedChanges {
 }
 
 impl RunFiles {
-    /// The place of requests that wait, in the folder of the run. A call that shares the files of its caller has no network.
+    /// Makes the place of requests that wait, in the folder of the run. A call that shares the files of its caller has no
+    /// network.
     fn hold_requests(&self) -> io::Result<Option<Arc<HeldStore>>> {
         match self {
             Self::Alone { folder, .. } | Self::Program { folder, .. } => {

@@ -79,6 +79,22 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
+    /// The request for the run, with the folders for its file changes if these are kept apart.
+    fn request(&self, permit: Permit, changes: Option<&mut StagedChanges>) -> RunRequest {
+        let call = self.call();
+        let narrowed = match changes.as_deref().and_then(StagedChanges::max_written) {
+            Some(max_bytes) => permit.narrow_written(max_bytes),
+            None => permit,
+        };
+        let run_permit = match changes.and_then(StagedChanges::take_upper) {
+            Some(upper) => narrowed.with_upper(upper),
+            None => narrowed,
+        };
+        // A map with text keys: serializing it cannot fail.
+        let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
+        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, arguments)
+    }
+
     /// The effects of a run with this grant. To let others know of a run before its end is one: they find it again, also
     /// after a power failure. A caller that only waits for the answer, perhaps with the progress of the run, is told
     /// nothing that has to be true later.
@@ -229,19 +245,7 @@ impl Turn {
         let output = engine.output.reserve(permit.grant().output().value.bytes());
         let isolate = &claimed.loaded.isolate;
         let request = match &mut staged {
-            Ok(changes) => {
-                let narrowed = match changes.as_ref().and_then(StagedChanges::max_written) {
-                    Some(max_bytes) => permit.narrow_written(max_bytes),
-                    None => permit,
-                };
-                let run_permit = match changes.as_mut().and_then(StagedChanges::take_upper) {
-                    Some(upper) => narrowed.with_upper(upper),
-                    None => narrowed,
-                };
-                // A map with text keys: serializing it cannot fail.
-                let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
-                isolate.request(&call.agent, &call.tool, run_permit, arguments)
-            }
+            Ok(changes) => claimed.request(permit, changes.as_mut()),
             Err(reason) => RunRequest::without_start(&permit, reason.clone()),
         };
         let changes = staged.ok().flatten();
