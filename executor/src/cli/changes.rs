@@ -74,14 +74,7 @@ mod tests {
     use a2g_types::tool::Digest;
 
     fn changes(count: u64, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges {
-            count,
-            digest: Digest([0; 32]),
-            counts: None,
-            shown,
-            requests: Vec::new(),
-            decisions: None,
-        }
+        FileChanges { shown, ..FileChanges::new(count, Digest([0; 32])) }
     }
 
     fn list() -> Vec<ShownChange> {

@@ -278,14 +278,7 @@ mod tests {
     }
 
     fn of(count: u64, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges {
-            count,
-            digest: Digest::compute(b""),
-            counts: None,
-            shown,
-            requests: Vec::new(),
-            decisions: None,
-        }
+        FileChanges { shown, ..FileChanges::new(count, Digest::compute(b"")) }
     }
 
     fn text(markup: &Markup) -> String {

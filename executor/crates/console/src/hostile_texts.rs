@@ -192,8 +192,8 @@ fn end(number: u64) -> End {
     }
 }
 
-fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
-    let network = NetworkUsage {
+fn network() -> NetworkUsage {
+    NetworkUsage {
         budgets: NetworkBudgets {
             requests: 9,
             connections: 2,
@@ -216,7 +216,10 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
             received_bytes: 1,
         }],
         contacted_truncated: false,
-    };
+    }
+}
+
+fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
     let change = ShownChange {
         kind: ChangeWord::VARIANTS[usize::try_from(number % 5).unwrap()],
         entry: EntryWord::File,
@@ -233,9 +236,6 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
     };
     let usage = Usage {
         changes: Some(FileChanges {
-            count: 2,
-            digest: Digest([0; 32]),
-            counts: None,
             shown: vec![change],
             requests: vec![ShownRequest {
                 method: String::new(),
@@ -244,7 +244,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
                 body_bytes: 1,
                 body_digest: Digest([0; 32]),
             }],
-            decisions: None,
+            ..FileChanges::new(2, Digest([0; 32]))
         }),
         start_memory_bytes: None,
         memory: bound(MemoryLimit::from_mb(1).unwrap()),
@@ -264,7 +264,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         budgets: Budgets::default(),
         spent: None,
         network: bound(true),
-        network_used: Some(network),
+        network_used: Some(network()),
         denied: vec![Denial { what: String::new(), reason: DenialReason::OutsideScope, count: 1 }],
         denied_truncated: false,
     };

@@ -48,14 +48,7 @@ pub(super) fn register_all(module: &mut RpcModule<Arc<Executor>>) -> Result<(), 
 fn list(executor: &Executor, caller: &Caller) -> Encoded {
     let summaries = executor.changes.list(&|agent: &AgentDid| caller.may_read(agent));
     let set = |summary: ChangeSetSummary| {
-        let changes = FileChanges {
-            count: summary.count,
-            digest: summary.digest,
-            counts: None,
-            shown: Vec::new(),
-            requests: Vec::new(),
-            decisions: None,
-        };
+        let changes = FileChanges::new(summary.count, summary.digest);
         effects_set(summary, changes, None)
     };
     encode::effects(&summaries.into_iter().map(set).collect::<Vec<_>>())

@@ -249,14 +249,7 @@ mod tests {
     }
 
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
-        FileChanges {
-            count,
-            digest: Digest([7; 32]),
-            counts: None,
-            shown,
-            requests: Vec::new(),
-            decisions: None,
-        }
+        FileChanges { shown, ..FileChanges::new(count, Digest([7; 32])) }
     }
 
     #[test]

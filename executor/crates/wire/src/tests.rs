@@ -99,14 +99,7 @@ pub(crate) fn staged_receipt(result: Value) -> Receipt {
     ];
     let mut receipt = receipt(End::Staged(result.into()));
     receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Condition };
-    receipt.outcome.usage.changes = Some(FileChanges {
-        count: 2,
-        digest: Digest([7; 32]),
-        counts: None,
-        shown,
-        requests: Vec::new(),
-        decisions: None,
-    });
+    receipt.outcome.usage.changes = Some(FileChanges { shown, ..FileChanges::new(2, Digest([7; 32])) });
     receipt
 }
 

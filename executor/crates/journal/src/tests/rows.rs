@@ -226,14 +226,8 @@ fn stage(receipt: &mut Receipt) {
     receipt.outcome.end = End::Staged(json!({ "n": 1.5e-7 }).into());
     receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::StandingPolicy };
     let counts = ChangeCounts { deleted: 1, renamed: 5, emptied: 0, changed: 1, attributes: 1, created: 2 };
-    receipt.outcome.usage.changes = Some(FileChanges {
-        count: 10,
-        digest: Digest([2; 32]),
-        counts: Some(counts),
-        shown,
-        requests: Vec::new(),
-        decisions: None,
-    });
+    receipt.outcome.usage.changes =
+        Some(FileChanges { counts: Some(counts), shown, ..FileChanges::new(10, Digest([2; 32])) });
 }
 
 fn full() -> Receipt {
@@ -310,14 +304,7 @@ fn stored_texts_are_stable() {
     golden.check_receipt("full", &full());
     let missing_roots = receipt_with(|receipt| receipt.outcome.usage.missing_roots = vec!["/gone".into()]);
     golden.check_receipt("missing-roots", &missing_roots);
-    let changes = Some(FileChanges {
-        count: 2,
-        digest: Digest([1; 32]),
-        counts: None,
-        shown: Vec::new(),
-        requests: Vec::new(),
-        decisions: None,
-    });
+    let changes = Some(FileChanges::new(2, Digest([1; 32])));
     let committed = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
         receipt.outcome.usage.changes = changes;
@@ -336,14 +323,8 @@ fn stored_texts_are_stable() {
             body_bytes: 3,
             body_digest: Digest([2; 32]),
         };
-        receipt.outcome.usage.changes = Some(FileChanges {
-            count: 0,
-            digest: Digest([1; 32]),
-            counts: None,
-            shown: Vec::new(),
-            requests: vec![request],
-            decisions: None,
-        });
+        receipt.outcome.usage.changes =
+            Some(FileChanges { requests: vec![request], ..FileChanges::new(0, Digest([1; 32])) });
         let what = "https://a.example:443".into();
         receipt.outcome.usage.denied = vec![Denial { what, reason: DenialReason::HeldRequests, count: 2 }];
     });

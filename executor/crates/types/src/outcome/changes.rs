@@ -37,6 +37,12 @@ pub struct FileChanges {
 }
 
 impl FileChanges {
+    /// Changes of which nothing else is known, and which nobody can decide on.
+    #[must_use]
+    pub const fn new(count: u64, digest: Digest) -> Self {
+        Self { count, digest, counts: None, shown: Vec::new(), requests: Vec::new(), decisions: None }
+    }
+
     /// `true` if a decision has nothing to decide on.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -544,7 +550,7 @@ mod tests {
     }
 
     fn changes(count: u64, counts: Option<ChangeCounts>, shown: Vec<ShownChange>) -> FileChanges {
-        FileChanges { count, digest: Digest([0; 32]), counts, shown, requests: Vec::new(), decisions: None }
+        FileChanges { counts, shown, ..FileChanges::new(count, Digest([0; 32])) }
     }
 
     #[test]

@@ -103,14 +103,7 @@ fn effects_are_reported_unless_they_are_direct() {
     receipt.outcome.usage.effects = Bound { value: FileEffects::Atomic, layer: Layer::Condition };
     let report = value(&encode::report(&receipt));
     assert_eq!(report["usage"]["effects"], json!({ "mode": "atomic", "set_by": "condition" }));
-    receipt.outcome.usage.changes = Some(FileChanges {
-        count: 2,
-        digest: Digest([0xab; 32]),
-        counts: None,
-        shown: Vec::new(),
-        requests: Vec::new(),
-        decisions: None,
-    });
+    receipt.outcome.usage.changes = Some(FileChanges::new(2, Digest([0xab; 32])));
     let report = value(&encode::report(&receipt));
     let expected =
         json!({ "mode": "atomic", "set_by": "condition", "changes": 2, "digest": "ab".repeat(32) });
@@ -136,12 +129,9 @@ fn staged_changes() -> FileChanges {
     };
     let counts = ChangeCounts { deleted: 1, renamed: 1, created: 2, ..ChangeCounts::default() };
     FileChanges {
-        count: 4,
-        digest: Digest([0xab; 32]),
         counts: Some(counts),
         shown: vec![deletion, rename],
-        requests: Vec::new(),
-        decisions: None,
+        ..FileChanges::new(4, Digest([0xab; 32]))
     }
 }
 

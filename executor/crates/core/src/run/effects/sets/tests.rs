@@ -21,20 +21,18 @@ fn agent(name: &str) -> AgentDid {
 
 /// Adds a set of an agent that uses so many bytes, and that is in its state since so many microseconds.
 fn add(effects: &EffectsFolder, of: &str, state: KeptState, bytes: u64, since: i64) -> IntentId {
-    let intent = IntentId::random();
-    let run = RunIdentity { intent, agent: agent(of), tool: ToolName::parse("tool").unwrap() };
-    let digest = Digest([0; 32]);
-    let changes = FileChanges {
-        count: 1,
-        digest,
-        counts: None,
-        shown: Vec::new(),
-        requests: Vec::new(),
-        decisions: None,
-    };
+    let run = run(of);
     let stored = StoredSet { version: VERSION, state, since, until: since + 1, bytes };
-    effects.remember(&run, FileEffects::Staged, &changes, format!("{intent}-0"), stored, 0);
-    intent
+    effects.remember(&run, FileEffects::Staged, &one_change(), format!("{}-0", run.intent), stored, 0);
+    run.intent
+}
+
+fn run(of: &str) -> RunIdentity {
+    RunIdentity { intent: IntentId::random(), agent: agent(of), tool: ToolName::parse("tool").unwrap() }
+}
+
+fn one_change() -> FileChanges {
+    FileChanges::new(1, Digest([0; 32]))
 }
 
 /// The message for a run for which there is no room.
@@ -89,22 +87,9 @@ fn an_agent_has_half_of_the_room_for_what_waits() {
 fn changes_wait_only_if_there_is_room_for_them() {
     let effects = new_folder();
     let wait = |of: &str, bytes| {
-        let run = RunIdentity {
-            intent: IntentId::random(),
-            agent: agent(of),
-            tool: ToolName::parse("tool").unwrap(),
-        };
-        let digest = Digest([0; 32]);
-        let changes = FileChanges {
-            count: 1,
-            digest,
-            counts: None,
-            shown: Vec::new(),
-            requests: Vec::new(),
-            decisions: None,
-        };
+        let run = run(of);
         let stored = StoredSet { version: VERSION, state: KeptState::Waiting, since: 0, until: 1, bytes };
-        effects.remember_waiting(&run, &changes, format!("{}-0", run.intent), stored)
+        effects.remember_waiting(&run, &one_change(), format!("{}-0", run.intent), stored)
     };
     // Both have begun while there was room for each of them.
     wait("one", 40).unwrap();
