@@ -33,8 +33,8 @@ enum ChangesTransfer {
     Direct,
     /// The run's own folder.
     Apart,
-    /// The run's own folder, then the [`MemberFolders`]: `base`, as many of `earlier` as there are numbers, then `roots` and
-    /// `readable`.
+    /// The run's own folder, then the [`MemberFolders`]: `base`, as many of `earlier` as there are numbers, then `roots`
+    /// and `readable`.
     OfMember { earlier: Vec<u64>, roots: usize, readable: usize, places: Vec<Option<Place>> },
 }
 

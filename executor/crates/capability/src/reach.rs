@@ -220,8 +220,8 @@ impl Reach {
         Self::from_claims(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
     }
 
-    /// The host of a request that waited for the commit of its run, as far as the executor's ceilings allow it now. `blocked`
-    /// are the hosts that the run was not allowed to reach.
+    /// The host of a request that waited for the commit of its run, as far as the executor's ceilings allow it now.
+    /// `blocked` are the hosts that were blocked for the run.
     #[must_use]
     pub fn for_held_request(host: HostPattern, ceilings: &Ceilings, blocked: Vec<HostPattern>) -> Self {
         let allowed = ceilings.hosts.allowed.clone().filter(|_| ceilings.network).unwrap_or_default();

@@ -263,7 +263,7 @@ fn a_content_of_a_call_is_kept_until_another_call_replaces_it() {
     let mut removing = program.call(&caller, "removing");
     removing.view.unlink(removing.root, &name("a")).unwrap();
     removing.end(&mut caller);
-    // What is open stays what it is, also during later calls.
+    // An open file stays what it is, also during later calls.
     for number in 0..2 {
         assert_eq!(kept(&caller), number);
         let time = FileTime { seconds: 7, nanoseconds: 0 };

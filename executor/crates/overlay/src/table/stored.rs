@@ -60,7 +60,7 @@ pub enum TableError {
     /// The table is larger than it may be.
     #[error(
         "the table of changes is too large: at most {MAX_TABLE_BYTES} bytes, {MAX_TABLE_ENTRIES} files and folders, \
-         {MAX_TABLE_NAMES} names in their paths, and {MAX_PATH_NAMES} in one; use less files in one run"
+         {MAX_TABLE_NAMES} names in their paths, and {MAX_PATH_NAMES} in one; use fewer files in one run"
     )]
     TooLarge,
     /// The caller has no memory for the table.

@@ -27,11 +27,11 @@ impl View {
         self.node(id)?.upper().map_or(Ok(false), |number| self.upper.is_own(number))
     }
 
-    /// The attributes of a content. That of an ended call, whose file was removed while it was open here, is only behind
-    /// the handles.
+    /// The attributes of a content. If it is one of an ended call, and was removed while its file is open here, only the
+    /// open handles have it.
     pub(super) fn stat_content(&self, id: NodeId, number: u64) -> Result<Statx> {
         match self.upper.stat(number) {
-            Err(Errno::NOENT) => stat_at(&*self.open_handle(id)?, ""),
+            Err(Errno::NOENT) => stat_at(&*self.find_handle(id)?, ""),
             found => found,
         }
     }

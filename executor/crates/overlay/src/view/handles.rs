@@ -118,8 +118,8 @@ fn replace(old: &File, new: &OwnedFd) -> Result<()> {
 }
 
 impl View {
-    /// Any open handle of a file.
-    pub(super) fn open_handle(&self, id: NodeId) -> Result<Arc<File>> {
+    /// Finds any open handle of a file.
+    pub(super) fn find_handle(&self, id: NodeId) -> Result<Arc<File>> {
         let mut handles = self.live.get(&id).into_iter().flat_map(|live| &live.files);
         handles.find_map(|handle| handle.file.upgrade()).ok_or(Errno::NOENT)
     }

@@ -32,11 +32,11 @@ pub(super) const MAX_HELD_URL_BYTES: usize = 2 << 10;
 const HELD_FIELD: HeaderName = HeaderName::from_static("a2g-held");
 /// The size of the parts in which a body is written, in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Maximum time from the start of a request that is sent to the end of the answer's head.
+/// Maximum time from the start of a request that is sent to the end of what is read of its answer.
 const MAX_SEND_TIME: Duration = Duration::from_secs(30);
 /// The part of the answer's body that is read, in bytes, so that its server is not cut off. Nobody gets it.
 const MAX_READ_BYTES: usize = 64 << 10;
-/// The network budget of one request beyond its own length, in bytes.
+/// The bytes that a request may send beyond its body, with TLS and its head, and that its answer may have.
 const MAX_EXTRA_BYTES: u64 = 1 << 20;
 
 /// The place of the requests of one run that wait. Its functions block.
@@ -75,8 +75,8 @@ pub struct HeldRequest {
     pub fields: Vec<(String, String)>,
 }
 
-/// The answer to a guest whose request waits.
-pub(super) fn accepted(number: u32) -> Response<Body> {
+/// Makes the answer to a guest whose request waits.
+pub(super) fn make_answer(number: u32) -> Response<Body> {
     let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::ACCEPTED;
@@ -97,7 +97,7 @@ impl Spool {
         Ok(Self { body, block: Vec::new() })
     }
 
-    /// Adds a part. At most a block of them is in memory.
+    /// Adds a part. What is in memory stays shorter than a block and a part.
     pub(super) async fn write(mut self, part: &[u8]) -> Result<Self, EgressError> {
         self.block.extend_from_slice(part);
         if self.block.len() < BLOCK_BYTES { Ok(self) } else { self.flush().await }
@@ -135,7 +135,7 @@ async fn in_background<T: Send + 'static>(
 
 impl Egress {
     /// Sends a request that has waited, once, and returns the status of the answer. `agent` is that of the run, and
-    /// `blocked` are the hosts that the run was not allowed to reach. The host has to be one that the ceilings allow now.
+    /// `blocked` are the hosts that were blocked for the run. The host has to be one that the ceilings allow now.
     /// Redirects are not followed.
     ///
     /// # Errors
@@ -187,9 +187,9 @@ fn make_message(request: &HeldRequest, uri: Uri, body: Vec<u8>) -> Result<Reques
     let method = Method::from_bytes(request.method.as_bytes()).map_err(|_| NetworkError::Method)?;
     let mut message = Request::builder().method(method).uri(uri);
     for (name, value) in &request.fields {
-        let mut value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NetworkError::Request)?;
-        value.set_sensitive(true);
-        message = message.header(name.as_str(), value);
+        let mut field = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NetworkError::Request)?;
+        field.set_sensitive(true);
+        message = message.header(name.as_str(), field);
     }
     let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
     message.body(body).map_err(|_| NetworkError::Request.into())

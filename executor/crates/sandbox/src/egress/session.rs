@@ -2,7 +2,7 @@
 
 use super::address::is_allowed;
 use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
-use super::held::{HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES, MAX_HELD_URL_BYTES, Spool, accepted};
+use super::held::{HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES, MAX_HELD_URL_BYTES, Spool, make_answer};
 use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::tunnel::ResolvedNames;
@@ -239,7 +239,7 @@ impl NetworkSession {
         })?;
         let subject = target.to_string();
         self.check_host(&target.host, &subject)?;
-        let held = if only_reads(request.method()) { None } else { self.place_for_held(&subject)? };
+        let held = if only_reads(request.method()) { None } else { self.reserve_held(&subject)? };
         let request = sanitise(request, &target)?;
         self.check_rate_limit(&subject)?;
         if let Some(held) = held {
@@ -307,7 +307,7 @@ impl NetworkSession {
         }
         let method = parts.method.as_str().to_owned();
         let number = spool.keep(held, HeldRequest { method, url, fields }).await?;
-        Ok(accepted(number))
+        Ok(make_answer(number))
     }
 
     /// Counts a part of a body that waits as sent.
@@ -345,17 +345,17 @@ impl NetworkSession {
         })
     }
 
-    /// Refuses a connection, if the run's file changes wait for a decision: what was sent could not be taken back with
-    /// them.
-    pub(super) fn check_effects(&self, subject: &str) -> Result<(), EgressError> {
+    /// Refuses a direct connection if the run's file changes wait for a decision: the bytes that it sends could not be
+    /// taken back with them.
+    pub(super) fn check_may_connect(&self, subject: &str) -> Result<(), EgressError> {
         match self.effects {
             FileEffects::Direct | FileEffects::Atomic => Ok(()),
             FileEffects::Staged => Err(self.deny(DenialReason::Staged, subject)),
         }
     }
 
-    /// The place of one more request that waits; `None` if the run's requests are sent at once.
-    fn place_for_held(&self, subject: &str) -> Result<Option<Arc<dyn HeldRequests>>, EgressError> {
+    /// Counts one more request that waits, and returns its place; `None` if the run's requests are sent at once.
+    fn reserve_held(&self, subject: &str) -> Result<Option<Arc<dyn HeldRequests>>, EgressError> {
         let held = match (self.effects, &self.held) {
             (FileEffects::Direct | FileEffects::Atomic, _) => return Ok(None),
             (FileEffects::Staged, Some(held)) if self.budgets.held_requests > 0 => Arc::clone(held),

@@ -124,7 +124,7 @@ impl NetworkSession {
             Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &subject)),
         }
         // The protocol is the guest's own, so every byte may be an order.
-        self.check_effects(&subject)?;
+        self.check_may_connect(&subject)?;
         // The address is checked again, because the look-up was checked without a port.
         self.check_address(ip, Some(port), &host, &subject)?;
         if port == 0 {

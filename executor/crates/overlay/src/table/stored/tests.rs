@@ -182,7 +182,7 @@ fn a_table_of_too_many_parts_is_not_read_to_its_end() {
         };
         assert!(is_right && most < 100 << 20, "{what}: {:?}, {most} bytes", refused.map(drop));
     }
-    // What would not be read is not stored.
+    // A table that would not be read is not stored.
     let mut table = Table::default();
     let names = vec![Name::new("d").unwrap(); MAX_PATH_NAMES + 1];
     table.note_original(EntryPath { root: 0, names }, serde_json::from_value(seen).unwrap());
