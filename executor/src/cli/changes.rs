@@ -1,5 +1,5 @@
-//! A list of file changes as text: the requests that a commit sends, deletions, emptied files and renames first, then changed
-//! entries with their differences, then created ones.
+//! A list of file changes as text: the requests that a commit sends, then deletions, emptied files and renames, then
+//! changed entries with their differences, then created ones.
 //!
 //! A path is the last thing on its line, so that no name can imitate what a line says of it.
 

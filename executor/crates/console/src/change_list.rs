@@ -1,7 +1,8 @@
 //! The file changes of a run, as a person reads them before a decision.
 //!
 //! ```text
-//! deleted, emptied, renamed ─▶ what a commit sends ─▶ what has left the machine ─▶ changed ─▶ permissions and times ─▶ created
+//! deleted, emptied, renamed ─▶ what a commit sends ─▶ what has left the machine
+//!                           ─▶ changed ─▶ permissions and times ─▶ created
 //! ```
 //! A commit loses what comes first, so no entry there is folded or left out; its content is folded below it. Of the other
 //! differences, the first short ones are open.

@@ -424,7 +424,7 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
     }
 }
 
-/// What no undo takes back, of changes that were committed.
+/// The requests that a commit has sent, which no undo takes back.
 fn sent_part(state: ChangeState, changes: &FileChanges) -> Markup {
     let was_committed = match state {
         ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => true,

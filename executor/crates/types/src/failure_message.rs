@@ -141,7 +141,8 @@ fn no_network_notice(usage: &Usage) -> &'static str {
      refused, so use `https`"
 }
 
-/// The part of a message about a request or a connection that no run under `staged` may make.
+/// The part of a message about a request or a connection that a run under `staged` may not make, or a request that cannot
+/// wait.
 fn staged_notice(usage: &Usage) -> String {
     let find = |reason| usage.denied.iter().find(|denial| denial.reason == reason);
     if let Some(denial) = find(DenialReason::Staged) {
@@ -209,7 +210,7 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
     }
 }
 
-/// The other reason for the budget of a staged run.
+/// The part of a message about the room that is left for the changes of a staged run: it may be less than the ceiling.
 fn room_notice(limit: Limit, usage: &Usage) -> &'static str {
     let is_of_executor = usage.budgets.layer(limit) == Layer::Executor;
     if limit == Limit::Written && usage.effects.value == FileEffects::Staged && is_of_executor {

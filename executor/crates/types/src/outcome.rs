@@ -378,8 +378,8 @@ pub enum DenialReason {
     /// The file changes of the run wait for a decision, and this could have changed something that no decision takes back:
     /// a request with another method than GET and HEAD, or a connection.
     Staged,
-    /// The request would have waited for the commit of the run's file changes, and is beyond the number of such requests, or
-    /// too large.
+    /// The request would have waited for the commit of the run's file changes, and is beyond the number of such requests
+    /// or too large.
     HeldRequests,
 }
 

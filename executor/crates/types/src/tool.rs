@@ -105,7 +105,7 @@ const ANNOTATIONS: [&str; 9] = [
     "readOnly",
     "writeOnly",
 ];
-/// Further keywords of an object's schema that restrict no member without a name in `properties`.
+/// Further keywords of an object's schema that restrict no member which `properties` does not name.
 const NAMED_MEMBERS: [&str; 4] = ["type", "properties", "required", "minProperties"];
 
 /// `true` if the schema is that of an object, and accepts further members beside the ones that it names. `false` also
@@ -295,6 +295,7 @@ mod tests {
             assert!(Digest::parse(bad).is_err(), "{bad}");
         }
     }
+
     #[test]
     fn only_members_that_no_keyword_restricts_are_unrestricted() {
         let open = json!({

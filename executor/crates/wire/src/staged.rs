@@ -97,8 +97,8 @@ fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
     members
 }
 
-/// One sentence: whether the changes are in force, and who decided. While they wait, a second one names what a person
-/// cannot read of them. Another one is about the requests that wait with them, if there are any.
+/// A sentence that says whether the changes are in force, and who decided. While they wait, a second one names the parts
+/// that a person cannot read. If requests wait with them, another one says what becomes of these.
 #[must_use]
 pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     let about_files = sentence_about_files(changes, state);
@@ -114,7 +114,7 @@ fn sentence_about_requests(changes: &FileChanges, state: Option<&StagedState>) -
         count => format!("The requests that it has left ({count})"),
     };
     Some(match state.map(|state| state.state) {
-        None => format!("{subject} were not sent then."),
+        None => format!("{subject} were not sent when it ended."),
         Some(ChangeState::Waiting) => {
             format!("{subject} are not sent: a commit sends them once, and nothing takes them back then.")
         }

@@ -14,7 +14,7 @@ pub const MAX_SHOWN_BYTES: usize = 64 * 1024;
 /// Maximum number of changed ranges that a text names of a file that is no text.
 const MAX_DESCRIBED_RANGES: usize = 8;
 
-/// The beginning of the reason for which a commit or an undo has failed that could not be taken back as a whole either.
+/// The beginning of the reason of a commit or an undo that could be neither carried out nor taken back as a whole.
 pub const LEFT_TO_OPERATOR: &str = "some changes may be in force, and are left to an operator (see the executor's log; its next start tries again)";
 
 /// The file changes of a run that took effect together, or that wait for a decision.
@@ -49,7 +49,7 @@ impl FileChanges {
         self.count == 0 && self.requests.is_empty()
     }
 
-    /// The number of requests that a commit sends, as the end of a sentence about it; `None` if it sends none.
+    /// The number of requests that a commit sends, as a verb with its object: `sends 2 requests`. `None` if it sends none.
     #[must_use]
     pub fn describe_sending(&self) -> Option<String> {
         match self.requests.len() {
@@ -89,7 +89,7 @@ impl FileChanges {
         }
     }
 
-    /// The numbers of all changes and requests in one line: `deletes 5, renames 1, changes 200, creates 3, sends 2 requests`.
+    /// The numbers of all changes and requests in one line, such as `deletes 5, renames 1, creates 3, sends 2 requests`.
     #[must_use]
     pub fn summarize(&self) -> String {
         let unknown = Some(self.count_unknown()).filter(|count| *count > 0);
@@ -297,7 +297,7 @@ impl ShownChange {
         size.into_iter().chain(mode).collect()
     }
 
-    /// Warnings of what its permissions newly allow.
+    /// Warnings of rights that its permissions newly give.
     #[must_use]
     pub fn new_rights(&self) -> Vec<&'static str> {
         let [before, after] = [self.mode_before, self.mode_after].map(Option::unwrap_or_default);
