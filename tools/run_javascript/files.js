@@ -77,7 +77,7 @@ export function makeFiles(getDirectories) {
       return bytes.length;
     },
 
-    /** What a folder holds, sorted by name: objects with `name`, `path` and `type`. */
+    /** The entries of a folder, sorted by name: objects with `name`, `path` and `type`. */
     list(path) {
       const entries = open("list", path, { directory: true }, { read: true }, readFolder);
       const folder = path.endsWith("/") ? path : `${path}/`;

@@ -25,7 +25,7 @@ SYNTAX_ADVICE = {
     "'await' outside": "a call of a tool returns its result, so leave out `await`; for coroutines, use asyncio.run(...)",
     "'return' outside": "set `result`, or end the program with an expression",
 }
-# How lines begin that are for a shell or a notebook.
+# The beginnings of lines that are for a shell or a notebook.
 SHELL_LINES = re.compile(r"\s*([!%$]|(pip3?|python3?|uv|conda|apt|apt-get|npm) +[\w-])")
 NO_SHELL = "a program is Python alone, without a shell or the commands of notebooks, and nothing can be installed"
 NOT_KEPT = "a run has nothing of the runs before it, so define or import it in this program"

@@ -31,7 +31,7 @@ NEEDS_NETWORK = {"ssl", "_ssl", "requests", "httpx", "aiohttp", "urllib3"}
 NEEDS_NETWORK |= {"ftplib", "imaplib", "poplib", "smtplib", "socketserver", "xmlrpc", "wsgiref"}
 NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty", "fcntl"}
 NEEDS_PROCESSES |= {"multiprocessing"}
-# What the standard library has in place of packages that programs often import.
+# Replacements in the standard library for packages that programs often import.
 INSTEAD = {
     "numpy": "lists, `math` and `statistics`",
     "pandas": "`csv`, `sqlite3` and `collections`",

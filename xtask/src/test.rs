@@ -244,7 +244,7 @@ fn run_all(workspace: &Workspace, skip: &[&str]) -> Result<Vec<Outcome>> {
     let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
     tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
     let others = names_of_tests(workspace)?.into_iter().filter(|name| name != COMPILING);
-    let others = others.flat_map(|name| ["--test".to_owned(), name]).collect::<Vec<_>>();
+    let selection = others.flat_map(|name| ["--test".to_owned(), name]).collect::<Vec<_>>();
     thread::scope(|scope| {
         let compiling = scope.spawn(|| {
             let mut tests = executor_tests(workspace, &[COMPILING], "", skip);
@@ -252,7 +252,7 @@ fn run_all(workspace: &Workspace, skip: &[&str]) -> Result<Vec<Outcome>> {
             follow_quietly("tests that compile", &mut yielding(&tests), MAX_LEFT_BEHIND)
         });
         let mut main = workspace.cargo(&[&words[..], &["--lib", "--bins"]].concat());
-        main.args(&others).arg("--").args(skip);
+        main.args(&selection).arg("--").args(skip);
         // Pictures of the console's pages, for people who look at them afterwards.
         main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
         share_out(&mut main);
@@ -278,8 +278,8 @@ fn run_all(workspace: &Workspace, skip: &[&str]) -> Result<Vec<Outcome>> {
 
 /// The names of all programs of tests, other than those of libraries and programs.
 fn names_of_tests(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut metadata = workspace.cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"]);
-    let metadata: Metadata = serde_json::from_str(&run::capture(&mut metadata)?)?;
+    let mut command = workspace.cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"]);
+    let metadata: Metadata = serde_json::from_str(&run::capture(&mut command)?)?;
     let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
     let tests = targets.filter(|target| target.kind.iter().any(|kind| kind == "test"));
     let names = tests.map(|test| test.name).collect::<BTreeSet<_>>();

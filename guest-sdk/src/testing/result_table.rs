@@ -74,16 +74,15 @@ fn result_schema<R: JsonSchema>() -> Schema {
 /// Writes a table: its values on one line each, and then the tables in it.
 fn write_table(name: &str, members: &Map<String, Value>, text: &mut String) {
     let is_schema = !name.ends_with(".properties");
-    let members = if is_schema { sort_keywords(members) } else { members.iter().collect() };
-    let (tables, lines) = members.into_iter().partition::<Vec<_>, _>(|(_, value)| is_table(value));
+    let sorted = if is_schema { sort_keywords(members) } else { members.iter().collect() };
     text.push_str(&format!("[{name}]\n"));
-    for (member, value) in lines {
+    for (member, value) in sorted.iter().filter(|(_, value)| !is_table(value)) {
         text.push_str(&format!("{} = {}\n", quote_key(member), write_inline(value)));
     }
-    for (member, value) in tables {
-        if let Value::Object(members) = value {
+    for (member, value) in sorted.iter().filter(|(_, value)| is_table(value)) {
+        if let Value::Object(inner) = value {
             text.push('\n');
-            write_table(&format!("{name}.{}", quote_key(member)), members, text);
+            write_table(&format!("{name}.{}", quote_key(member)), inner, text);
         }
     }
 }
@@ -109,11 +108,11 @@ fn write_inline(value: &Value) -> String {
             format!("[{}]", items.iter().map(write_inline).collect::<Vec<_>>().join(", "))
         }
         Value::Object(members) => {
-            let members = sort_keywords(members);
-            let members = members
-                .into_iter()
-                .map(|(member, value)| format!("{} = {}", quote_key(member), write_inline(value)));
-            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
+            let write = |(member, value): (&String, &Value)| {
+                format!("{} = {}", quote_key(member), write_inline(value))
+            };
+            let written = sort_keywords(members).into_iter().map(write);
+            format!("{{ {} }}", written.collect::<Vec<_>>().join(", "))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
     }

@@ -25,8 +25,8 @@ impl FirstCall {
         let call = lines_of('>').next().expect("a line with a call").trim();
         let (tool, given) = call.split_once(' ').unwrap_or((call, "{}"));
         let mut arguments = serde_json::from_str::<Value>(given).expect("JSON");
-        let program = lines_of('|').map(|line| line.strip_prefix(' ').unwrap_or(line));
-        let program = program.collect::<Vec<_>>().join("\n");
+        let code_lines = lines_of('|').map(|line| line.strip_prefix(' ').unwrap_or(line));
+        let program = code_lines.collect::<Vec<_>>().join("\n");
         if !program.is_empty() {
             arguments["code"] = json!(program);
         }

@@ -1,5 +1,5 @@
-//! What the server keeps of a running program: the list of the files that it has used, and the contents that its calls have
-//! made.
+//! The parts of a running program that the server keeps: the list of the files that it has used, and the contents that its
+//! calls have made.
 
 use super::{
     BEFORE, Effects, Ran, Shared, TOOL, arguments, before_but, call, effects_folder, granted, nested,
@@ -77,7 +77,7 @@ fn a_content_of_a_call_is_kept_until_another_call_replaces_it() {
         ["wait_for", "/workspace/first"],
         ["open", "f", "/workspace/a.txt", "r"],
         call(json!([["remove", "/workspace/a.txt"]])),
-        // What is open stays what it is.
+        // An open file stays what it is.
         ["size_open", "f"],
         ["read_open", "f"],
         ["wait_for", "/workspace/second"],

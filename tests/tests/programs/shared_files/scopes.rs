@@ -430,7 +430,7 @@ fn a_staged_call_is_refused_unless_its_program_is_staged() {
     assert!(shared.sets().iter().all(|set| set["state"] != "waiting"), "{:?}", shared.sets());
 }
 
-/// What it sends could not be taken back with the changes of its program.
+/// A request of the call could not be taken back with the changes of its program.
 #[test]
 fn a_call_with_a_network_is_refused_unless_its_program_changes_files_at_once() {
     let online = Options::new().set("ceilings.network_allowed", true);
