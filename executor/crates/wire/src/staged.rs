@@ -170,7 +170,7 @@ pub(crate) fn list_for_decision(changes: &FileChanges) -> String {
 
 fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeGroup) -> bool) -> String {
     let mut text = format!("It {}:", changes.summarize());
-    // What leaves the machine is listed whole, and first.
+    // Each request is listed, and before the changes: it leaves the machine.
     for request in &changes.requests {
         let ShownRequest { method, url, .. } = request;
         text.push_str(&format!("\n* sends {method} `{url}` ({})", request.describe_content()));

@@ -1,6 +1,7 @@
 //! The requests that a commit sends once its file changes are in force: each at most once, in their order.
 //!
-//! No grant outlasts its run, so the operator's ceilings of now decide. A host that was blocked for the run is blocked here.
+//! No grant outlasts its run, so the operator's ceilings of now decide. A host that was blocked for the run is blocked
+//! here.
 
 use super::ChangeSets;
 use crate::run::effects::{HeldList, RequestEnd, StoredRequest};
