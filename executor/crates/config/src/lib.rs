@@ -348,6 +348,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
     let journal = file.journal.path.clone().map_or_else(default_journal, |path| Ok(resolve(path)))?;
     let drain = |given| check_seconds("executor.drain_seconds", given, 3600);
     let egress = parse_egress(&file.network)?;
+    let layout = parse_layout(&file.executor)?;
     let isolation = parse_isolation(file.executor.isolation);
     let inline_tools = parse_tool_names("executor.inline_tools", &file.executor.inline_tools)?;
     Ok(Config {
@@ -363,7 +364,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         allowed_hosts: file.server.allowed_hosts,
         allowed_origins: file.server.allowed_origins,
         did: parse_value("executor.did", file.executor.did.as_str(), AgentDid::parse)?,
-        layout: parse_layout(&file.executor)?,
+        layout,
         reuse: parse_reuse(&file.executor.reuse)?,
         capacity,
         waiting: parse_waiting(file.executor.waiting)?,
