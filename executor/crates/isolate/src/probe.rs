@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The tool's name inside the probe's zygote. Its real name may not be known yet.
 const NAME: &str = "probed";
 /// The memory limit of `describe`.
-const MEMORY_MB: u64 = 64;
+const MEMORY_MB: u64 = 128;
 /// The timeout of `describe`.
 const TIMEOUT_SECONDS: u64 = 5;
 /// Longer than any probe, so that the probe's zygote is never replaced.
