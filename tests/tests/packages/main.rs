@@ -6,5 +6,6 @@ mod collections;
 mod definitions;
 mod languages;
 mod registry;
+mod science;
 mod signatures;
 mod tools;

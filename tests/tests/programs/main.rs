@@ -3,5 +3,4 @@
 mod budget;
 mod code;
 mod nested_calls;
-mod science;
 mod shared_files;
