@@ -51,7 +51,7 @@ mod without;
 use a2g_capability::{Authority, Ceilings, Claims, Grant, Mount, Mounts, Permit, Tree};
 use a2g_core::catalog::{componentize, create_sealed};
 use a2g_sandbox::egress::Network;
-use a2g_sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
+use a2g_sandbox::{Artifact, Code, CodeFeatures, Input, ModuleCompiler, Sandbox, is_component};
 use a2g_types::limit::LimitMap;
 use a2g_types::outcome::End;
 use a2g_types::quantity::{MemoryLimit, Timeout};
@@ -76,7 +76,7 @@ fn main() {
     }
     // The server without a journal starts its zygote as the product does: by this command of its own program.
     if std::env::args().nth(1).is_some_and(|argument| argument == "zygote") {
-        return a2g_isolate::run_zygote(false, false).unwrap();
+        return a2g_isolate::run_zygote(CodeFeatures::default(), false).unwrap();
     }
     if std::env::args().any(|argument| argument == without::ARGUMENT) {
         return without::main();
