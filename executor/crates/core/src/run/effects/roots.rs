@@ -217,11 +217,16 @@ impl RunRoots {
         format!("others have changed the files ({listed})")
     }
 
-    /// Stores where the folders are, and makes the folder of the commit's log. Both are on the disk afterwards.
+    /// Stores where the folders are, and makes the folder of the commit's log. Both are on the disk afterwards, and so is
+    /// what `sync` brings there, which gets the file with the places of the folders.
     ///
     /// # Ambient Authority
     /// Reads the paths of the folders from `/proc`.
-    pub(super) fn prepare_commit(&self, folder: &RunFolder) -> io::Result<OwnedFd> {
+    pub(super) fn prepare_commit(
+        &self,
+        folder: &RunFolder,
+        sync: impl FnOnce(&File) -> io::Result<()>,
+    ) -> io::Result<OwnedFd> {
         let store = make_folder(&folder.dir, STORE)?;
         let mut roots = Vec::new();
         for (lower, named) in self.lower.iter().zip(&self.named) {
@@ -238,10 +243,9 @@ impl RunRoots {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut draft = File::from(openat(&folder.dir, DRAFT, flags, Mode::RUSR | Mode::WUSR)?);
         draft.write_all(&serde_json::to_vec(&stored)?)?;
-        draft.sync_all()?;
+        sync(&draft)?;
         renameat(&folder.dir, DRAFT, &folder.dir, ROOTS)?;
         fsync(&folder.dir)?;
-        fsync(&folder.parent.dir)?;
         Ok(store)
     }
 

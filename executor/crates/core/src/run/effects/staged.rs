@@ -22,7 +22,8 @@ use a2g_types::limit::FileEffects;
 use a2g_types::memory::HeldBytes;
 use a2g_types::outcome::{AbortReason, FileChanges, Receipt, Status};
 use a2g_types::tool::Digest;
-use rustix::fs::syncfs;
+use rustix::fs::{fsync, syncfs};
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -363,13 +364,15 @@ impl Settling {
         changes.counts = Some(shown::count(&list));
         changes.shown = shown::list(&list, &roots, &upper, clock)?;
         write_list(&folder, &list).map_err(|error| no_space(&error))?;
-        let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
-        let run_changes = RunChanges { folder, upper, store, roots, requests: requests.map(Arc::new) };
         let now = clock.now();
-        let stored = run_changes.mark(KeptState::Waiting, now, now + effects.settings.decide_within);
-        let stored = stored.map_err(|error| no_space(&error))?;
-        // The receipt names them, so they have to outlast a power failure as it does.
-        syncfs(run_changes.upper.dir()).map_err(|error| no_space(&error.into()))?;
+        let until = now + effects.settings.decide_within;
+        let stored =
+            StoredSet::write(&folder, KeptState::Waiting, now, until).map_err(|error| no_space(&error))?;
+        // The receipt names all of them, so they have to outlast a power failure as it does. One sync of the file system takes
+        // less time than one of each file.
+        let store = roots.prepare_commit(&folder, |_roots| Ok(syncfs(&folder.dir)?));
+        let store = store.map_err(|error| no_space(&error))?;
+        let run_changes = RunChanges { folder, upper, store, roots, requests: requests.map(Arc::new) };
         effects.remember_waiting(&run, &changes, run_changes.folder.name.clone(), stored)?;
         let kept = Kept::new(effects, run_changes, &run, mode, Some(stored));
         // A stop of the run from here on finds the set.
@@ -382,7 +385,11 @@ impl Settling {
         let Self { effects, listed, run, mode, withdrawal, changes } = self;
         // Only a staged run leaves requests.
         let Listed { mut folder, upper, roots, list, requests: _, _memory } = listed;
-        let store = roots.prepare_commit(&folder).map_err(|error| no_space(&error))?;
+        let sync = |stored: &File| {
+            stored.sync_all()?;
+            Ok(fsync(&folder.parent.dir)?)
+        };
+        let store = roots.prepare_commit(&folder, sync).map_err(|error| no_space(&error))?;
         // A stop from here on comes too late.
         withdrawal.close().map_err(SettleError::Withdrawn)?;
         // From here on, the log in the folder is what ends the commit, should this process not do it.

@@ -24,7 +24,7 @@ fn a_folder_is_opened_again_only_if_it_is_the_same() {
     let dir = OwnedFd::from(File::open(host.path()).unwrap());
     let inode = fstat(&dir).unwrap().st_ino;
     assert!(RunRoots::reopen(&folder).unwrap().is_none(), "no commit has begun");
-    RunRoots::of_folder("/workspace", dir).prepare_commit(&folder).unwrap();
+    RunRoots::of_folder("/workspace", dir).prepare_commit(&folder, |_roots| Ok(())).unwrap();
     let again = RunRoots::reopen(&folder).unwrap().unwrap();
     assert_eq!(fstat(&again.lower()[0].dir).unwrap().st_ino, inode);
 
