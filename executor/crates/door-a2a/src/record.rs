@@ -207,16 +207,26 @@ impl TaskRecord {
         changes: &FileChanges,
         now: OffsetDateTime,
     ) -> TaskUpdate {
-        let sending = changes.describe_sending();
-        let sends = sending.map_or_else(String::new, |sends| format!("; a commit also {sends}, for good"));
-        let summary = format!(
-            "A person has to decide whether the file changes of `{}` ({}) take effect: none of them is in force{sends}",
-            receipt.tool, changes.count
-        );
+        let Receipt { tool, .. } = receipt;
+        let summary = match changes.describe_sending() {
+            Some(sends) if changes.count == 0 => format!(
+                "A person has to decide whether the requests of `{tool}` are sent: none of them is sent yet; a commit \
+                 {sends}, for good"
+            ),
+            sending => {
+                let also =
+                    sending.map(|sends| format!("; a commit also {sends}, for good")).unwrap_or_default();
+                format!(
+                    "A person has to decide whether the file changes of `{tool}` ({}) take effect: none of them is in \
+                     force{also}",
+                    changes.count
+                )
+            }
+        };
         let pending = PendingPermission {
             tool_call_id: self.task.id.clone(),
             tool_id: DecisionAct::Commit.tool().to_owned(),
-            options: changes_options(),
+            options: changes_options(changes),
             summary: std::iter::once(summary).chain(changes.describe_unseen()).collect(),
             created_at: now,
         };

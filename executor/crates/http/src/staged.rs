@@ -1,7 +1,7 @@
 //! The state of the file changes of a staged run, for the answers of the doors.
 
 use a2g_core::run::{ChangeSet, Executor};
-use a2g_types::outcome::{ChangeState, Receipt, Status};
+use a2g_types::outcome::{ChangeState, DecisionAct, Receipt, Status};
 use a2g_wire::staged::{StagedState, changes_of};
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub async fn staged_state(executor: &Executor, receipt: &Receipt) -> Option<Stag
 fn to_state(ChangeSet { summary, receipt: _, decisions }: ChangeSet) -> StagedState {
     let mut succeeded = decisions.iter().filter(|decision| decision.outcome.end.status() == Status::Success);
     let by = succeeded.next_back().and_then(|decision| decision.approved_by.clone());
-    StagedState { state: summary.state, until: summary.until, by }
+    let note = decisions.iter().rev().find_map(|decision| DecisionAct::find_note(decision));
+    StagedState { state: summary.state, until: summary.until, by, note }
 }
 
 /// Waits while the file changes of a staged run wait for a decision, or the journal is busy. Returns what has become of

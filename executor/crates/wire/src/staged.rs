@@ -5,14 +5,22 @@
 
 use crate::measurements;
 use a2g_types::outcome::{ChangeGroup, ChangeState, FileChanges, Receipt, ShownChange, ShownRequest, Status};
+use a2g_types::visible_text::escape_invisible;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Maximum size in bytes of a list of changes in a text, apart from what a person who decides has to see.
+/// Maximum size in bytes of a list of changes in a text, apart from requests and what else a person who decides has to see.
 const MAX_LIST_BYTES: usize = 4_000;
+/// Maximum length in characters of the URL of a request in such a list; the host is always within. Reports, the console
+/// and the command line have it whole.
+const MAX_URL_CHARS: usize = 300;
 /// Maximum size in bytes of the differences in a text.
 const MAX_DIFF_BYTES: usize = 4_000;
+
+/// The end of a sentence about changes whose state this node does not know.
+const WHO_KNOWS: &str = "waited for a decision. The node that ran it knows what has become of them, unless they are left to \
+                         its operator (see its log).";
 
 /// The state of the file changes of a staged run at the time of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +32,10 @@ pub struct StagedState {
     pub until: OffsetDateTime,
     /// The name of the last person, or governor, whose decision had an effect; `None` if nobody has decided.
     pub by: Option<String>,
+    /// The clause about the requests of the run in the record of the last decision
+    /// ([`DecisionAct::find_note`](a2g_types::outcome::DecisionAct::find_note)); `None` if there is none, or the journal has
+    /// pruned the record.
+    pub note: Option<String>,
 }
 
 impl StagedState {
@@ -86,7 +98,7 @@ pub(crate) fn short_member(receipt: &Receipt, state: Option<&StagedState>) -> Op
 }
 
 fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
-    let Some(StagedState { state, until, by }) = state else { return Map::new() };
+    let Some(StagedState { state, until, by, note: _ }) = state else { return Map::new() };
     let end = match state {
         ChangeState::Waiting | ChangeState::InForce => format_time(*until),
         ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone => None,
@@ -98,49 +110,71 @@ fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
 }
 
 /// A sentence that says whether the changes are in force, and who decided. While they wait, a second one names the parts
-/// that a person cannot read. If requests wait with them, another one says what becomes of these.
+/// that a person cannot read. If the run has left requests, another one says what becomes of these; it is the only one if no
+/// file is changed.
 #[must_use]
 pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
-    let about_files = sentence_about_files(changes, state);
-    match sentence_about_requests(changes, state) {
-        Some(about_requests) => format!("{about_files} {about_requests}"),
-        None => about_files,
-    }
+    let about_requests = sentence_about_requests(changes, state);
+    let has_other = changes.count > 0 || about_requests.is_none();
+    let about_files = has_other.then(|| sentence_about_files(changes, state));
+    about_files.into_iter().chain(about_requests).collect::<Vec<_>>().join(" ")
 }
 
+/// The sentence about requests. Without file changes, it also says who decides or has decided, and until when.
 fn sentence_about_requests(changes: &FileChanges, state: Option<&StagedState>) -> Option<String> {
     let subject = match changes.requests.len() {
         0 => return None,
-        count => format!("The requests that it has left ({count})"),
+        count => format!("The requests that this call has left ({count})"),
     };
-    Some(match state.map(|state| state.state) {
-        None => format!("{subject} were not sent when it ended."),
-        Some(ChangeState::Waiting) => {
-            format!("{subject} are not sent: a commit sends them once, and nothing takes them back then.")
+    let has_files = changes.count > 0;
+    let Some(StagedState { state, until, by, note }) = state else {
+        let more = if has_files { ".".to_owned() } else { format!(", and {WHO_KNOWS}") };
+        return Some(format!("{subject} were not sent when it ended{more}"));
+    };
+    let author = by.as_ref().filter(|_| !has_files).map_or_else(String::new, |by| format!(" by {by}"));
+    Some(match state {
+        ChangeState::Waiting => {
+            let end = if has_files {
+                String::new()
+            } else {
+                format!(" They wait until a person commits or discards them. {}", describe_expiry(*until))
+            };
+            format!(
+                "{subject} are not sent: a commit sends them once, and nothing takes them back then.{end}"
+            )
         }
-        Some(ChangeState::Discarded) => format!("{subject} were not sent."),
-        Some(ChangeState::InForce | ChangeState::Kept | ChangeState::Undone) => {
-            format!("{subject} cannot be undone: the record of the commit says which were sent.")
-        }
+        ChangeState::Discarded if has_files => format!("{subject} were not sent."),
+        ChangeState::Discarded => format!("{subject} were not sent: they were discarded{author}."),
+        ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => match note {
+            Some(note) => {
+                format!("{subject} were tried at the commit{author}: {}.", escape_invisible(note, usize::MAX))
+            }
+            None => {
+                format!("{subject} may have been sent, for good: the record of the commit is not known here.")
+            }
+        },
     })
+}
+
+/// The sentence about the end of the time for a decision.
+fn describe_expiry(until: OffsetDateTime) -> String {
+    let end = format_time(until).map_or_else(String::new, |until| format!(" at {until}"));
+    format!("Without a decision, they are discarded{end}.")
 }
 
 fn sentence_about_files(changes: &FileChanges, state: Option<&StagedState>) -> String {
     let subject = format!("The file changes of this call ({})", changes.count);
-    let Some(StagedState { state, until, by }) = state else {
-        return format!(
-            "{subject} were not in force when it ended, and waited for a decision. The node that ran it knows what has \
-             become of them, unless they are left to its operator (see its log)."
-        );
+    let Some(StagedState { state, until, by, note: _ }) = state else {
+        return format!("{subject} were not in force when it ended, and {WHO_KNOWS}");
     };
     let by = by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
     match state {
         ChangeState::Waiting => {
-            let end = format_time(*until).map_or_else(String::new, |until| format!(" at {until}"));
+            let expiry = describe_expiry(*until);
             let unseen = changes.describe_unseen().map_or_else(String::new, |unseen| format!(" {unseen}"));
             format!(
                 "{subject} are not in force: they wait until a person commits or discards them, and no file has changed yet. \
-                 Without a decision, they are discarded{end}.{unseen}"
+                 {expiry}{unseen}"
             )
         }
         ChangeState::InForce | ChangeState::Kept => {
@@ -170,16 +204,16 @@ pub(crate) fn list_for_decision(changes: &FileChanges) -> String {
 
 fn list_with(changes: &FileChanges, is_required: impl Fn(ChangeGroup) -> bool) -> String {
     let mut text = format!("It {}:", changes.summarize());
-    // Each request is listed, and before the changes: it leaves the machine.
+    // Each request is listed, and before the changes: it leaves the machine. They are few, and take no room from the changes.
     for request in &changes.requests {
-        let ShownRequest { method, url, .. } = request;
-        text.push_str(&format!("\n* sends {method} `{url}` ({})", request.describe_content()));
+        text.push_str(&format!("\n* {}", request_line(request)));
     }
+    let max_bytes = text.len() + MAX_LIST_BYTES;
     let mut listed = 0_u64;
     for change in &changes.shown {
         let line = line(change);
         // No line of a difference begins with `*`, so the content of a file cannot imitate this list.
-        if !is_required(change.group()) && text.len() + line.len() > MAX_LIST_BYTES {
+        if !is_required(change.group()) && text.len() + line.len() > max_bytes {
             break;
         }
         text.push_str(&format!("\n* {line}"));
@@ -199,7 +233,7 @@ pub(crate) fn differences(changes: &FileChanges) -> String {
     for change in &changes.shown {
         let Some(diff) = &change.diff else { continue };
         let cut = change.describe_unread().map_or_else(String::new, |unread| format!("\n({unread})"));
-        let shown = format!("\n`{}`:\n{}{cut}", change.path, diff.trim_end_matches('\n'));
+        let shown = format!("\n{}:\n{}{cut}", code(&change.path), diff.trim_end_matches('\n'));
         if text.len() + shown.len() <= MAX_DIFF_BYTES {
             text.push_str(&shown);
         } else {
@@ -222,13 +256,50 @@ fn line(change: &ShownChange) -> String {
             kind.as_str()
         }
     };
-    let before = from.as_ref().map_or_else(String::new, |from| format!("`{from}` to "));
-    let after = target.as_ref().map_or_else(String::new, |target| format!(", which points to `{target}`"));
+    let before = from.as_ref().map_or_else(String::new, |from| format!("{} to ", code(from)));
+    let after =
+        target.as_ref().map_or_else(String::new, |target| format!(", which points to {}", code(target)));
     let rights = change.new_rights().into_iter().map(str::to_owned);
     let facts = change.facts().into_iter().chain(rights).chain(change.describe_unread());
     let details = facts.collect::<Vec<_>>().join(", ");
     let note = if details.is_empty() { String::new() } else { format!(" ({details})") };
-    format!("{word} {} {before}`{path}`{after}{note}", entry.as_str())
+    format!("{word} {} {before}{}{after}{note}", entry.as_str(), code(path))
+}
+
+/// One request, such as ``sends `POST https://a.example:443/x` (no body; fields cookie)``. The texts of a request are escaped.
+fn request_line(request: &ShownRequest) -> String {
+    let ShownRequest { method, url, .. } = request;
+    let shown = url.chars().take(MAX_URL_CHARS).collect::<String>();
+    let cut = match url.chars().count().saturating_sub(MAX_URL_CHARS) {
+        0 => String::new(),
+        left_out => format!("; {left_out} more characters of the URL not shown"),
+    };
+    let content = escape_backticks(&request.describe_content());
+    format!("sends {} ({content}{cut})", code(&format!("{method} {shown}")))
+}
+
+/// A text of others as code in Markdown, which it cannot end.
+fn code(text: &str) -> String {
+    format!("`{}`", escape_backticks(text))
+}
+
+fn escape_backticks(text: &str) -> String {
+    text.replace('`', "\\u{60}")
+}
+
+/// The labels of a commit and of a discard in a prompt about changes that wait.
+pub(crate) fn decision_labels(changes: &FileChanges) -> [String; 2] {
+    match changes.describe_sending() {
+        None => ["Commit: all of the file changes take effect", "Discard: none of them takes effect"]
+            .map(str::to_owned),
+        Some(sends) if changes.count == 0 => {
+            [format!("Commit: {sends}, for good"), "Discard: nothing is sent".to_owned()]
+        }
+        Some(sends) => [
+            format!("Commit: all of the file changes take effect; it then {sends}, for good"),
+            "Discard: none of them takes effect, and nothing is sent".to_owned(),
+        ],
+    }
 }
 
 /// A time in whole seconds.
@@ -250,6 +321,20 @@ mod tests {
 
     fn changes(shown: Vec<ShownChange>, count: u64) -> FileChanges {
         FileChanges { shown, ..FileChanges::new(count, Digest([7; 32])) }
+    }
+
+    fn request(url: &str) -> ShownRequest {
+        ShownRequest {
+            method: "POST".to_owned(),
+            url: url.to_owned(),
+            fields: vec!["cookie".to_owned()],
+            body_bytes: 0,
+            body_digest: Digest([1; 32]),
+        }
+    }
+
+    fn by_anna(state: ChangeState) -> StagedState {
+        StagedState { state, until: UNTIL, by: Some("anna".to_owned()), note: None }
     }
 
     #[test]
@@ -318,29 +403,80 @@ mod tests {
 
     #[test]
     fn requests_are_listed_first_and_never_said_to_be_taken_back() {
-        let request = ShownRequest {
-            method: "POST".to_owned(),
-            url: "https://a.example:443/x".to_owned(),
-            fields: vec!["cookie".to_owned()],
-            body_bytes: 0,
-            body_digest: Digest([1; 32]),
-        };
         let files = changes(vec![shown(ChangeWord::Deleted, "/w/a")], 1);
-        let all = FileChanges { requests: vec![request], ..files };
+        let all = FileChanges { requests: vec![request("https://a.example:443/x")], ..files };
         assert_eq!(
             list(&all),
-            "It deletes 1, sends 1 request:\n* sends POST `https://a.example:443/x` (no body; fields cookie)\n\
+            "It deletes 1, sends 1 request:\n* sends `POST https://a.example:443/x` (no body; fields cookie)\n\
              * deleted file `/w/a`"
         );
+        let note = "0 of 1 requests were sent; request 1 was not sent: no";
+        let of = |state, note: Option<&str>| StagedState { note: note.map(str::to_owned), ..by_anna(state) };
+        let tried = format!("(1) were tried at the commit: {note}.");
         for (state, said) in [
-            (ChangeState::Waiting, "(1) are not sent: a commit sends them once"),
-            (ChangeState::Discarded, "(1) were not sent."),
-            (ChangeState::Kept, "cannot be undone"),
-            (ChangeState::Undone, "cannot be undone"),
+            (of(ChangeState::Waiting, None), "(1) are not sent: a commit sends them once"),
+            (of(ChangeState::Discarded, None), "(1) were not sent."),
+            (of(ChangeState::Kept, Some(note)), &*tried),
+            (of(ChangeState::Undone, Some(note)), &*tried),
+            (of(ChangeState::Kept, None), "(1) may have been sent, for good"),
         ] {
-            let whole = sentence(&all, Some(&StagedState { state, until: UNTIL, by: None }));
-            assert!(whole.contains(said), "{whole}");
+            let whole = sentence(&all, Some(&state));
+            assert!(
+                whole.starts_with("The file changes of this call (1) ") && whole.contains(said),
+                "{whole}"
+            );
         }
+        // Nothing is said of files that are not changed.
+        let only = FileChanges { count: 0, shown: Vec::new(), ..all };
+        let subject = "The requests that this call has left (1)";
+        for (state, said) in [
+            (
+                of(ChangeState::Waiting, None),
+                "Without a decision, they are discarded at 2026-12-01T12:00:00Z.",
+            ),
+            (of(ChangeState::Discarded, None), "were not sent: they were discarded by anna."),
+            (of(ChangeState::Kept, Some(note)), "were tried at the commit by anna: 0 of 1"),
+        ] {
+            let whole = sentence(&only, Some(&state));
+            assert!(whole.starts_with(subject) && whole.contains(said), "{whole}");
+        }
+        let unknown = sentence(&only, None);
+        assert!(unknown.contains("were not sent when it ended, and waited"), "{unknown}");
+    }
+
+    #[test]
+    fn a_prompt_says_what_a_commit_sends() {
+        let files = changes(vec![], 1);
+        let both = FileChanges { requests: vec![request("https://a.example:443/")], ..files.clone() };
+        let only = FileChanges { count: 0, ..both.clone() };
+        for (changes, commit, discard) in [
+            (files, "all of the file changes take effect", "none of them takes effect"),
+            (
+                both,
+                "all of the file changes take effect; it then sends 1 request, for good",
+                "none of them takes effect, and nothing is sent",
+            ),
+            (only, "sends 1 request, for good", "nothing is sent"),
+        ] {
+            assert_eq!(
+                decision_labels(&changes),
+                [format!("Commit: {commit}"), format!("Discard: {discard}")]
+            );
+        }
+    }
+
+    #[test]
+    fn no_request_takes_room_from_changes_or_ends_its_frame() {
+        let long = request(&format!("https://a.example:443/?`![x](y)`{}", "a".repeat(400)));
+        let line = request_line(&long);
+        assert!(line.starts_with("sends `POST https://a.example:443/?\\u{60}![x](y)\\u{60}aaa"), "{line}");
+        assert!(
+            line.ends_with("a` (no body; fields cookie; 132 more characters of the URL not shown)"),
+            "{line}"
+        );
+        let changed = changes(vec![shown(ChangeWord::Changed, "/w/`a`")], 1);
+        let listed = list_for_decision(&FileChanges { requests: vec![long; 64], ..changed });
+        assert!(listed.ends_with("\n* changed file `/w/\\u{60}a\\u{60}`"), "{listed}");
     }
 
     #[test]
@@ -361,7 +497,7 @@ mod tests {
         let cut = ShownChange { is_diff_cut: true, ..shown(ChangeWord::Changed, "/w/none") };
         let all = changes(vec![cut], 1);
         for (state, is_named) in [(ChangeState::Waiting, true), (ChangeState::Kept, false)] {
-            let said = sentence(&all, Some(&StagedState { state, until: UNTIL, by: None }));
+            let said = sentence(&all, Some(&by_anna(state)));
             assert_eq!(said.contains("Not shown: content of 1 file."), is_named, "{said}");
         }
     }
@@ -384,25 +520,24 @@ mod tests {
 
     #[test]
     fn a_sentence_tells_whether_the_changes_are_in_force() {
-        let of = |state, by: Option<&str>| StagedState { state, until: UNTIL, by: by.map(str::to_owned) };
         let said = |state: &StagedState| sentence(&changes(vec![], 3), Some(state));
-        let waiting = said(&of(ChangeState::Waiting, None));
+        let waiting = said(&StagedState { by: None, ..by_anna(ChangeState::Waiting) });
         assert!(
             waiting.contains("(3) are not in force") && waiting.contains("at 2026-12-01T12:00:00Z"),
             "{waiting}"
         );
         for state in [ChangeState::InForce, ChangeState::Kept] {
-            let state = of(state, Some("anna"));
-            assert!(state.is_in_force() && !state.is_waiting());
+            let decided = by_anna(state);
+            assert!(decided.is_in_force() && !decided.is_waiting());
             assert_eq!(
-                said(&state),
+                said(&decided),
                 "The file changes of this call (3) are in force: they were committed by anna."
             );
         }
         for state in [ChangeState::Waiting, ChangeState::Discarded, ChangeState::Undone] {
-            let state = of(state, Some("anna"));
-            assert!(!state.is_in_force());
-            assert!(!said(&state).contains("are in force"), "{}", said(&state));
+            let other = by_anna(state);
+            assert!(!other.is_in_force());
+            assert!(!said(&other).contains("are in force"), "{}", said(&other));
         }
         let unknown = sentence(&changes(vec![], 1), None);
         assert!(unknown.contains("were not in force"), "{unknown}");

@@ -106,7 +106,7 @@ pub(crate) fn staged_receipt(result: Value) -> Receipt {
 /// The changes of [`staged_receipt`] while they wait.
 pub(crate) fn waiting() -> StagedState {
     let until = time::macros::datetime!(2026-12-01 12:00 UTC);
-    StagedState { state: ChangeState::Waiting, until, by: None }
+    StagedState { state: ChangeState::Waiting, until, by: None, note: None }
 }
 
 /// The changes of [`staged_receipt`] once `anna` has committed them.

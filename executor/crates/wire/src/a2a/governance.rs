@@ -2,7 +2,8 @@
 //! A2A-ACP document.
 
 use super::message::Part;
-use a2g_types::outcome::ChangeState;
+use crate::staged;
+use a2g_types::outcome::{ChangeState, FileChanges};
 use a2g_types::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -140,13 +141,11 @@ pub fn permission_options() -> Vec<PermissionOption> {
     ])
 }
 
-/// The two possible answers about file changes that wait.
+/// The two possible answers about file changes and requests that wait.
 #[must_use]
-pub fn changes_options() -> Vec<PermissionOption> {
-    options([
-        (PermissionAnswer::Commit, "Commit: all of the file changes take effect"),
-        (PermissionAnswer::Discard, "Discard: none of them takes effect"),
-    ])
+pub fn changes_options(changes: &FileChanges) -> Vec<PermissionOption> {
+    let [commit, discard] = staged::decision_labels(changes);
+    options([(PermissionAnswer::Commit, commit.as_str()), (PermissionAnswer::Discard, discard.as_str())])
 }
 
 fn options(choices: [(PermissionAnswer, &str); 2]) -> Vec<PermissionOption> {

@@ -404,7 +404,8 @@ fn an_answer_about_a_call_is_none_about_its_changes() {
         options.into_iter().map(|option| option.option_id).collect::<Vec<_>>()
     };
     assert_eq!(ids(permission_options()), ["approved", "denied"]);
-    assert_eq!(ids(changes_options()), ["commit", "discard"]);
+    let changes = staged_receipt(json!(1)).outcome.usage.changes.unwrap();
+    assert_eq!(ids(changes_options(&changes)), ["commit", "discard"]);
     for answer in PermissionAnswer::VARIANTS {
         let params = json!({ "taskId": "x", "permissionOptionId": answer.as_str() });
         let decoded = decode_request("tasks/provideInputAndContinue", &params).unwrap();

@@ -218,10 +218,8 @@ pub fn changes_question(receipt: &Receipt, state: &StagedState, page: Option<&st
         message.push_str(&format!("\nThe page {url} shows the whole list."));
     }
     message.push_str(&format!("\nIntent: {intent}\nDigest of all changes: {}", changes.digest));
-    let schema = decision_schema(&[
-        ("commit", "Commit: all of the changes take effect"),
-        ("discard", "Discard: none of them takes effect"),
-    ]);
+    let [commit, discard] = staged::decision_labels(changes);
+    let schema = decision_schema(&[("commit", commit.as_str()), ("discard", discard.as_str())]);
     let params = json!({ "mode": "form", "message": message, "requestedSchema": schema });
     Some(Elicitation { key: CHANGES_KEY, params })
 }
