@@ -773,7 +773,7 @@ pub(super) enum EffectsCommand {
         #[command(flatten)]
         address: ExecutorAddress,
     },
-    /// Show the changes of a run: deletions and renames, changed files with differences, created files
+    /// Show the changes of a run: requests, deletions and renames, changes with differences, created files
     ///
     /// Changes that were committed, discarded or undone are shown with who decided, as long as the journal has the run.
     #[command(after_help = "Example:\n  a2g-executor effects show 550e8400 --token-file ~/anna.token | less")]
@@ -789,8 +789,14 @@ pub(super) enum EffectsCommand {
     /// Show the waiting changes of a run, ask, and let all of them take effect together
     ///
     /// If a file that the run has read or changed is another one now, nothing is committed, and the changes still wait.
+    ///
+    /// Requests that the run has left are sent once the files are changed, each at most once. The first one that is not
+    /// answered ends the sending.
     #[command(after_help = "\
-A commit can be undone while the changes are kept (`effects.keep_days`).
+File changes can be undone while they are kept (`effects.keep_days`). What was sent cannot be undone.
+
+Exit code 0 if the file changes are in force, even if a request was not answered. A run that has left only requests:
+0 if all were answered, otherwise 1.
 
 Examples:
   a2g-executor effects commit 550e8400 --token-file ~/anna.token

@@ -3,8 +3,10 @@
 //!
 //! A path is the last thing on its line, so that no name can imitate what a line says of it.
 
-use super::output::one_line;
+use super::output::{note, one_line};
 use a2g_types::outcome::{ChangeGroup, FileChanges, ShownChange};
+use anyhow::bail;
+use serde_json::Value;
 use strum::VariantArray as _;
 
 /// Indent of a change below its heading, in columns.
@@ -29,6 +31,33 @@ pub(super) fn lines(changes: &FileChanges) -> Vec<String> {
     }
     lines.extend(changes.describe_unseen());
     lines
+}
+
+/// The question before a commit. `summary` has the numbers of the changes.
+pub(super) fn commit_question(summary: &str, changes: &FileChanges) -> String {
+    let warning = if changes.requests.is_empty() { "" } else { " What is sent cannot be taken back." };
+    format!("Commit ({summary}): let all of this take effect?{warning}")
+}
+
+/// Tells what became of the requests that a run has left, after a decision with this result.
+///
+/// # Errors
+/// If no file was changed, and one of the requests was not answered.
+pub(super) fn report_requests(changes: &FileChanges, result: &Value) -> anyhow::Result<()> {
+    let Some(message) = result.get("message").and_then(Value::as_str) else { return Ok(()) };
+    let is_sent = |end: &Value| end.get("outcome").and_then(Value::as_str) == Some("sent");
+    let ends = result.get("requests").and_then(Value::as_array);
+    if ends.is_some_and(|ends| ends.iter().all(is_sent)) {
+        note(one_line(message));
+        return Ok(());
+    }
+    let text = format!("not all requests were answered, and none is ever sent again: {}", one_line(message));
+    // With file changes in force, the decision was carried out.
+    if changes.count == 0 {
+        bail!("{text}");
+    }
+    note(text);
+    Ok(())
 }
 
 /// The requests that a commit sends.

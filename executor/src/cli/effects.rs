@@ -16,7 +16,6 @@ use a2g_types::tool::Digest;
 use a2g_wire::a2g::decode::{self, EffectsDecision, EffectsSet};
 use a2g_wire::a2g::encode;
 use anyhow::{Context as _, bail};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use std::process::ExitCode;
 
@@ -121,9 +120,7 @@ fn decide(
     };
     if member(&report, "status")?.as_str() == Some(Status::Success.as_str()) {
         note(describe_success(act, &set, address));
-        if let Some(message) = member(&report, "result")?.get("message").and_then(Value::as_str) {
-            note(one_line(message));
-        }
+        changes::report_requests(&set.changes, &member(&report, "result")?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let error = member(&report, "error")?;
@@ -201,15 +198,21 @@ fn summarize(EffectsSet { mode, changes, .. }: &EffectsSet) -> String {
     }
 }
 
-/// The state of changes. Only those that wait or can be undone have a time.
+/// The state of changes. Only those that wait or can be undone have a time. Without file changes, there is nothing to undo.
 fn describe_state(set: &EffectsSet, here: &LocalTime) -> String {
     let until = here.format_seconds(set.until);
+    let has_files = set.changes.count > 0;
     match set.state {
+        ChangeState::Waiting if !has_files => {
+            format!("waiting, not sent; discarded at {until} unless they are committed")
+        }
         ChangeState::Waiting => {
             format!("waiting, not in force; discarded at {until} unless they are committed")
         }
         ChangeState::InForce => format!("in force; can be undone until {until}"),
+        ChangeState::Kept if !has_files => "committed; there is nothing to undo".to_owned(),
         ChangeState::Kept => "in force; can no longer be undone".to_owned(),
+        ChangeState::Discarded if !has_files => "discarded; never sent".to_owned(),
         ChangeState::Discarded => "discarded; never in force".to_owned(),
         ChangeState::Undone => "undone; no longer in force".to_owned(),
     }
@@ -232,7 +235,7 @@ fn past_name(act: DecisionAct) -> &'static str {
 fn question(act: DecisionAct, set: &EffectsSet) -> String {
     let summary = summarize(set);
     match act {
-        DecisionAct::Commit => format!("Commit ({summary}): let all of this take effect?"),
+        DecisionAct::Commit => changes::commit_question(&summary, &set.changes),
         DecisionAct::Discard => format!("Discard ({summary}): drop all of this for good?"),
         DecisionAct::Undo if set.held > 0 => {
             format!("Undo ({summary}): put back all files as they were before? What was sent stays sent.")
@@ -255,13 +258,19 @@ fn describe_success(act: DecisionAct, set: &EffectsSet, address: &ExecutorAddres
     let intent = set.intent;
     let count = NounCount(set.changes.count, "change");
     match act {
+        DecisionAct::Commit if set.changes.count == 0 => {
+            format!("Committed: {intent} has changed no file, so there is nothing to undo.")
+        }
         DecisionAct::Commit => format!(
             "Committed: {count} of {intent} took effect. `a2g-executor effects undo {intent}{}` takes them back while \
              they are kept (`effects.keep_days`).",
             options(address)
         ),
         DecisionAct::Discard if set.held > 0 => {
-            format!("Discarded: {count} of {intent}. No file was changed, and nothing was sent.")
+            let requests = NounCount(set.held, "request");
+            format!(
+                "Discarded: {count} and {requests} of {intent}. No file was changed, and nothing was sent."
+            )
         }
         DecisionAct::Discard => format!("Discarded: {count} of {intent}. No file was changed."),
         DecisionAct::Undo => format!("Undone: {count} of {intent}."),
@@ -350,6 +359,21 @@ Deleted (1)
   file    12 bytes  /workspace/a.txt
 Not shown: 1233 more changes, none of them a deletion or a rename.";
         assert_eq!(page(&set(ChangeState::Waiting), &LocalTime::utc(), 80), expected);
+    }
+
+    #[test]
+    fn without_file_changes_no_undo_is_offered() {
+        let mut only = set(ChangeState::Kept);
+        only.changes = FileChanges::new(0, Digest([0xab; 32]));
+        only.held = 1;
+        let address = ExecutorAddress { url: String::new(), token_file: None, ca_file: None };
+        for (act, part) in [(DecisionAct::Commit, "nothing to undo"), (DecisionAct::Discard, "1 request")] {
+            let said = describe_success(act, &only, &address);
+            assert!(said.contains(part) && !said.contains("effects undo"), "{said}");
+        }
+        assert_eq!(describe_state(&only, &LocalTime::utc()), "committed; there is nothing to undo");
+        let files = describe_success(DecisionAct::Commit, &set(ChangeState::Waiting), &address);
+        assert!(files.contains("effects undo"), "{files}");
     }
 
     #[test]

@@ -19,8 +19,9 @@ use a2g_isolate::{Inline, RunAs};
 use a2g_sandbox::{Code, Input};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName, did_you_mean};
+use a2g_types::json::JsonText;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, Limit, rows_set_by};
-use a2g_types::outcome::{DecisionAct, Denial, DenialReason, End, FileChanges, Outcome, Receipt, Usage};
+use a2g_types::outcome::{Denial, DenialReason, End, FileChanges, Outcome, Receipt, Usage};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::{Contract, Descriptor};
 use a2g_types::verdict::Manifest;
@@ -161,10 +162,13 @@ async fn decide_on_changes(
 ) -> anyhow::Result<ExitCode> {
     changes::lines(changes).iter().for_each(note);
     let summary = changes.summarize();
-    let question = format!("Commit ({summary}): let all of this take effect?");
+    let question = changes::commit_question(&summary, changes);
     let is_confirmed = yes || (can_ask() && confirm(question).context("the answer cannot be read")?);
     if !is_confirmed {
-        note("not confirmed: no file was changed; `--yes` lets the changes take effect without a question");
+        let nothing_sent = if changes.requests.is_empty() { "" } else { ", and nothing was sent" };
+        note(format_args!(
+            "not confirmed: no file was changed{nothing_sent}; `--yes` lets the changes take effect without a question"
+        ));
         return Ok(ExitCode::FAILURE);
     }
     let right = executor.policies.governor().decision_right();
@@ -175,9 +179,8 @@ async fn decide_on_changes(
         bail!("the file changes were not committed{extent}: {reason}");
     }
     note(format_args!("committed: {summary}"));
-    if let Some(about_requests) = DecisionAct::find_note(&decision) {
-        note(one_line(about_requests));
-    }
+    let result = decision.outcome.end.result().map(JsonText::to_map).unwrap_or_default();
+    changes::report_requests(changes, &Value::Object(result))?;
     Ok(ExitCode::SUCCESS)
 }
 
