@@ -336,8 +336,9 @@ pub(super) struct SetPage<'a> {
 
 /// The page of the changes of one run.
 pub(super) fn set_body(viewer: Viewer<'_>, page: SetPage<'_>, now: OffsetDateTime) -> Markup {
-    let ChangeSet { summary: ChangeSetSummary { intent, tool, mode, state, digest, until, .. }, .. } =
-        page.set;
+    let ChangeSet {
+        summary: ChangeSetSummary { intent, tool, mode, state, digest, until, count, .. }, ..
+    } = page.set;
     let ChangeSet { receipt, decisions, .. } = page.set;
     let changes = receipt.outcome.usage.changes.as_ref();
     let failure = decisions.last().and_then(|last| Some((verb_of(last), describe(&last.outcome)?)));
@@ -353,8 +354,8 @@ pub(super) fn set_body(viewer: Viewer<'_>, page: SetPage<'_>, now: OffsetDateTim
         @if let Some((verb, reason)) = failure { p.error role="status" { "The last attempt to " (verb) " them failed: " (whole(&reason)) "." } }
         div.why {
             @if let Some(changes) = changes { (summary(changes)) }
-            p { (state_part(*state, *until, now)) }
-            @if let Some(changes) = changes { (sent_part(*state, changes)) }
+            p { (state_part(*state, *count, *until, now)) }
+            @if let Some(changes) = changes { (sent_part(*state, changes, decisions)) }
         }
         @if let Some(changes) = changes { (lists(receipt, changes, loss_note.as_deref())) }
         h2 { "The run" }
@@ -407,8 +408,8 @@ fn describe_undo(keep: Duration) -> String {
     }
 }
 
-/// The state of the changes, and what comes next.
-fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) -> Markup {
+/// The state of the changes, and what comes next. `count` is the number of file changes.
+fn state_part(state: ChangeState, count: u64, until: OffsetDateTime, now: OffsetDateTime) -> Markup {
     html! {
         @match state {
             ChangeState::Waiting => {
@@ -417,6 +418,7 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
             ChangeState::InForce => {
                 strong { "Applied" } ": it can be undone until " (at(until)) ", as long as none of these files has changed since."
             }
+            ChangeState::Kept if count == 0 => { strong { "Committed" } ": it has changed no file, so there is nothing to undo." }
             ChangeState::Kept => { strong { "Applied" } ": it can no longer be undone." }
             ChangeState::Discarded => { strong { "Not applied" } ": it was discarded." }
             ChangeState::Undone => { strong { "No longer applied" } ": it was undone." }
@@ -424,15 +426,19 @@ fn state_part(state: ChangeState, until: OffsetDateTime, now: OffsetDateTime) ->
     }
 }
 
-/// The requests that a commit has sent, which no undo takes back.
-fn sent_part(state: ChangeState, changes: &FileChanges) -> Markup {
+/// What became of the requests at a commit, which no undo takes back.
+fn sent_part(state: ChangeState, changes: &FileChanges, decisions: &[Arc<Receipt>]) -> Markup {
     let was_committed = match state {
         ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => true,
         ChangeState::Waiting | ChangeState::Discarded => false,
     };
+    let note = decisions.iter().rev().find_map(|decision| DecisionAct::find_note(decision));
     html! {
         @if was_committed && !changes.requests.is_empty() {
-            p { "What a commit has sent stays sent: the decisions below say which requests that were." }
+            p {
+                @if let Some(note) = note { "Requests: " (whole(&note)) "." }
+                @else { "What a commit has sent stays sent." }
+            }
         }
     }
 }
@@ -468,7 +474,7 @@ fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Mar
     let commit = html! {
         // A commit that may do harm has the colour of danger, and no more emphasis than the other button.
         button.primary.danger[is_harmful] type="submit" name="action" value="commit" {
-            "Commit all " (count) @if deletions > 0 { ", deleting " (deletions) }
+            "Commit" @if *count > 0 { " all " (count) } @if deletions > 0 { ", deleting " (deletions) }
             @if let Some(sends) = &sends { ": " (sends) }
         }
     };
