@@ -3,7 +3,7 @@
 use crate::mcp::Host;
 use harness::callers::{List, agent, bearer, rpc};
 use harness::mcp::{answered, call, open_session, post, request, stream, with_forms, with_tasks};
-use harness::methods::{ESCALATES, write};
+use harness::methods::{ESCALATES, policy_folder, write};
 use harness::*;
 use serde_json::{Value, json};
 
@@ -102,6 +102,58 @@ fn a_model_learns_that_the_changes_of_its_call_wait() {
     let read = call(9, "read_file", &json!({ "path": "/workspace/x" }));
     let read = staging.post(&staging.mine, &read)["result"].take();
     assert_eq!((&read["isError"], read["_meta"].get("a2g/effects")), (&json!(false), None), "{read}");
+}
+
+/// Requests to an address that the operator does not allow, which is looked up only at the commit.
+#[test]
+fn a_form_and_an_answer_say_what_a_commit_sends() {
+    const TOOL: &str = "hostile_http";
+    let catalogue = Catalogue::empty().add(Tool::typed_bytes(TOOL, guest(TOOL)).network());
+    let mut policy = policy_for_all(&[(TOOL, json!({ "paths": ["/workspace/**"] }))]);
+    policy["capabilities"]["network"] = json!({ "allowed_domains": ["*.test"] });
+    let policies = policy_folder(&[policy]);
+    let staging = Staging::start(|options| {
+        options
+            .catalogue(&catalogue)
+            .policies(policies.path())
+            .set("ceilings.network_allowed", true)
+            .set("ceilings.held_requests", 16)
+            .set("network.allowed_domains", json!(["*.test"]))
+            .set("network.hosts", json!({ "other.test": ["10.1.2.3"] }))
+    });
+    let path = format!("/workspace/{}", "x".repeat(600));
+    let request = json!({ "authority": "other.test", "method": "POST", "path": path, "body": "x" });
+    let new = |requests: usize, written: Value| {
+        let arguments = json!({ "requests": vec![&request; requests], "write": written });
+        with_forms(call(1, TOOL, &arguments))
+    };
+    let both = new(16, json!([["/workspace/made.txt", "made"]]));
+    let asked = staging.ask(&both);
+    let form = &asked["inputRequests"]["changes"]["params"];
+    let shown = form["message"].as_str().expect("a text");
+    assert_eq!(shown.matches("\n* sends `POST http://other.test").count(), 16, "{shown}");
+    // However long the URLs are, they push no change off the form.
+    for part in ["more characters of the URL not shown", "\n* created file `/workspace/made.txt`"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let title = form["requestedSchema"]["properties"]["decision"]["oneOf"][0]["title"].as_str();
+    assert!(title.is_some_and(|title| title.ends_with("it then sends 16 requests, for good")), "{form}");
+    let done =
+        staging.post(&staging.both, &decided(&both, &asked, "accept", Some("commit")))["result"].take();
+    let (state, text) = changes(&done);
+    assert!(state == "in_force" && text.contains("are in force: they were committed by both"), "{done}");
+    assert!(text.contains("0 of 16 requests were sent") && text.contains("request 1 was not sent"), "{text}");
+
+    let only = new(1, json!([]));
+    let asked_alone = staging.ask(&only);
+    let answer = decided(&only, &asked_alone, "accept", Some("commit"));
+    let tried = staging.post(&staging.both, &answer)["result"].take();
+    let (state, text) = changes(&tried);
+    assert!(
+        state == "kept" && text.starts_with("The requests that this call has left (1) were tried"),
+        "{tried}"
+    );
+    assert!(text.contains("0 of 1 requests were sent") && !text.contains("in force"), "{text}");
 }
 
 #[test]

@@ -5,13 +5,13 @@ use harness::{run, set_mode};
 use serde_json::Value;
 
 /// The end of a command: its exit code, and all that it printed.
-struct Ended {
+pub(super) struct Ended {
     code: Option<i32>,
-    printed: String,
+    pub(super) printed: String,
 }
 
 impl Ended {
-    fn expect(&self, code: i32, texts: &[&str]) {
+    pub(super) fn expect(&self, code: i32, texts: &[&str]) {
         assert_eq!(self.code, Some(code), "{}", self.printed);
         let mut rest = &*self.printed;
         for text in texts {
@@ -22,7 +22,7 @@ impl Ended {
 }
 
 impl StagedFixture {
-    fn effects(&self, who: &str, arguments: &[&str]) -> Ended {
+    pub(super) fn effects(&self, who: &str, arguments: &[&str]) -> Ended {
         let folder = tempfile::tempdir().unwrap();
         let token = folder.path().join("token");
         std::fs::write(&token, &self.tokens[who]).unwrap();

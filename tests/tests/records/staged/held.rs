@@ -223,6 +223,28 @@ fn the_first_request_without_an_answer_ends_the_sending() {
 }
 
 #[test]
+fn the_command_line_says_what_was_sent_and_offers_only_what_can_be_undone() {
+    let web = Web::start();
+    let fixture = start(&web, 1);
+    let elsewhere = json!({ "authority": "other.test", "method": "POST", "body": "x" });
+    let commit = |has_file, request: Value| {
+        let run = stage(&fixture, has_file, &[request]);
+        fixture.effects("anna", &["commit", &run.intent, "--digest", &run.digest])
+    };
+    let sent = commit(false, web.post("/", ""));
+    sent.expect(
+        0,
+        &["state    waiting, not sent", "Sends (1)", "nothing to undo", "1 of 1 requests were sent"],
+    );
+    assert!(!sent.printed.contains("effects undo"), "{}", sent.printed);
+    let refused = "not all requests were answered, and none is ever sent again: 0 of 1";
+    commit(false, elsewhere.clone()).expect(1, &["nothing to undo", refused]);
+    // The files are in force.
+    commit(true, elsewhere).expect(0, &["Committed: 1 change ", "effects undo", refused]);
+    assert!(web.requests().len() == 1 && has_file(&fixture));
+}
+
+#[test]
 fn the_operator_decides_again_at_the_commit() {
     let web = Web::start();
     let mut fixture = start(&web, 1);
