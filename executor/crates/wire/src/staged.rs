@@ -115,8 +115,8 @@ fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
 #[must_use]
 pub fn sentence(changes: &FileChanges, state: Option<&StagedState>) -> String {
     let about_requests = sentence_about_requests(changes, state);
-    let has_other = changes.count > 0 || about_requests.is_none();
-    let about_files = has_other.then(|| sentence_about_files(changes, state));
+    let is_about_files = changes.count > 0 || about_requests.is_none();
+    let about_files = is_about_files.then(|| sentence_about_files(changes, state));
     about_files.into_iter().chain(about_requests).collect::<Vec<_>>().join(" ")
 }
 
