@@ -9,8 +9,8 @@ use super::refusal::{EgressError, NetworkError};
 use super::session::NetworkSession;
 use super::target::Target;
 use super::{Body, Egress, NetworkBackend as _, Timeouts};
-use a2g_capability::{Ceilings, HostPattern, Reach};
-use a2g_runtime::timer_now;
+use a2g_capability::{Ceilings, Host, HostPattern, Reach};
+use a2g_runtime::spawn;
 use a2g_types::ident::AgentDid;
 use a2g_types::limit::{FileEffects, NetworkBudgets};
 use bytes::Bytes;
@@ -22,32 +22,44 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout_at;
+use tokio::time::timeout;
 
 /// Maximum size of the body of a request that waits, in bytes.
 pub const MAX_HELD_BODY_BYTES: u64 = 1 << 20;
 /// Maximum length of the URL of a request that waits, in bytes: people read all of it before they decide.
 pub(super) const MAX_HELD_URL_BYTES: usize = 2 << 10;
+/// Maximum length of its method, in bytes. The longest registered one has 17.
+pub(super) const MAX_HELD_METHOD_BYTES: usize = 32;
+/// Maximum size of the header fields of all requests of a run that wait, in bytes.
+pub(super) const MAX_HELD_FIELD_BYTES: usize = 256 << 10;
+/// The disk space of the file with its body beside the content, in bytes.
+pub(super) const HELD_FILE_BYTES: usize = 4 << 10;
 /// The field of the answer to a request that waits, with the number of the request.
 const HELD_FIELD: HeaderName = HeaderName::from_static("a2g-held");
 /// The size of the parts in which a body is written, in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Maximum time from the start of a request that is sent to the end of what is read of its answer.
+/// Maximum time from the start of a request that is sent to the head of its answer.
 const MAX_SEND_TIME: Duration = Duration::from_secs(30);
-/// The part of the answer's body that is read, in bytes, so that its server is not cut off. Nobody gets it.
+/// Maximum time in which the body of its answer is read.
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
+/// The part of the answer's body that is read, in bytes. Nobody gets it.
 const MAX_READ_BYTES: usize = 64 << 10;
 /// The bytes that a request may send beyond its body, with TLS and its head, and that its answer may have.
 const MAX_EXTRA_BYTES: u64 = 1 << 20;
 
-/// The place of the requests of one run that wait. Its functions block.
+/// The place of the requests of one run that wait.
 pub trait HeldRequests: Send + Sync {
-    /// Makes an empty file for the body of a request. The guest's process must not be able to write it.
+    /// Sets aside the disk space for a part of a request, in bytes, also if the request is refused later. Returns `false`
+    /// if there is not so much left for the run.
+    fn reserve(&self, bytes: u64) -> bool;
+
+    /// Makes an empty file for the body of a request. The guest's process must not be able to write it. Blocks.
     ///
     /// # Errors
     /// As the system calls.
     fn make_body(&self) -> io::Result<HeldBody>;
 
-    /// Keeps a request, whose body is whole. Returns the number of the request, from 1.
+    /// Keeps a request, whose body is whole. Returns the number of the request, from 1. Blocks.
     ///
     /// # Errors
     /// As the system calls.
@@ -73,6 +85,17 @@ pub struct HeldRequest {
     pub url: String,
     /// The header fields as they are sent, but for those that follow from the URL and the body.
     pub fields: Vec<(String, String)>,
+}
+
+impl HeldRequest {
+    /// The host to which it is sent.
+    ///
+    /// # Errors
+    /// If the URL is not one that was checked.
+    pub fn host(&self) -> Result<Host, EgressError> {
+        let uri = self.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
+        Ok(Target::parse(&uri)?.host)
+    }
 }
 
 /// Makes the answer to a guest whose request waits.
@@ -139,7 +162,8 @@ impl Egress {
     /// Redirects are not followed.
     ///
     /// # Errors
-    /// [`EgressError`] if there is no answer. [`EgressError::may_have_arrived`] says whether the request was sent.
+    /// [`EgressError`] if there is no answer. [`EgressError::may_have_arrived`] says whether the request was sent. A
+    /// request whose future is dropped may have arrived.
     pub async fn send_held(
         self: &Arc<Self>,
         agent: &AgentDid,
@@ -148,8 +172,7 @@ impl Egress {
         request: &HeldRequest,
         body: Vec<u8>,
     ) -> Result<u16, EgressError> {
-        let uri = request.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
-        let host = HostPattern::Exactly(Target::parse(&uri)?.host);
+        let host = HostPattern::Exactly(request.host()?);
         let reach = Reach::for_held_request(host, ceilings, blocked);
         let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
         let budgets = NetworkBudgets {
@@ -167,24 +190,21 @@ impl Egress {
             FileEffects::Direct,
             None,
         );
-        let message = make_message(request, uri, body)?;
-        let deadline = timer_now() + MAX_SEND_TIME;
-        let answer = timeout_at(deadline, Arc::clone(&session).send(message, Timeouts::default())).await;
-        let status = match answer.unwrap_or(Err(NetworkError::ResponseTimeout.into())) {
-            Ok(response) => {
-                let status = response.status().as_u16();
-                let _rest_is_dropped = timeout_at(deadline, read_some(response.into_body())).await;
-                Ok(status)
-            }
-            Err(error) => Err(error),
-        };
-        session.close();
-        status
+        let message = make_message(request, body)?;
+        let answer = timeout(MAX_SEND_TIME, session.send(message, Timeouts::default())).await;
+        let response = answer.unwrap_or(Err(NetworkError::ResponseTimeout.into()))?;
+        let status = response.status().as_u16();
+        // Nobody waits for the body. It is read nevertheless, so that its server is not cut off at once.
+        spawn::spawn_run_task(async move {
+            let _rest_is_dropped = timeout(MAX_READ_TIME, read_some(response.into_body())).await;
+        });
+        Ok(status)
     }
 }
 
-fn make_message(request: &HeldRequest, uri: Uri, body: Vec<u8>) -> Result<Request<Body>, EgressError> {
+fn make_message(request: &HeldRequest, body: Vec<u8>) -> Result<Request<Body>, EgressError> {
     let method = Method::from_bytes(request.method.as_bytes()).map_err(|_| NetworkError::Method)?;
+    let uri = request.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
     let mut message = Request::builder().method(method).uri(uri);
     for (name, value) in &request.fields {
         let mut field = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| NetworkError::Request)?;

@@ -2,7 +2,10 @@
 
 use super::address::is_allowed;
 use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
-use super::held::{HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES, MAX_HELD_URL_BYTES, Spool, make_answer};
+use super::held::{
+    HELD_FILE_BYTES, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES, MAX_HELD_FIELD_BYTES,
+    MAX_HELD_METHOD_BYTES, MAX_HELD_URL_BYTES, Spool, make_answer,
+};
 use super::refusal::{EgressError, NetworkError};
 use super::target::Target;
 use super::tunnel::ResolvedNames;
@@ -70,6 +73,8 @@ struct NetworkAccounting {
     requests: u32,
     /// The number of requests that were to wait, including refused ones.
     held: u32,
+    /// The size of their header fields, in bytes.
+    held_fields: usize,
     /// The number of connections that are open now.
     open: u32,
     /// The maximum number of connections that were open at the same time.
@@ -279,9 +284,11 @@ impl NetworkSession {
         let subject = target.to_string();
         let (parts, mut body) = request.into_parts();
         let url = format!("{target}{}", parts.uri);
-        if url.len() > MAX_HELD_URL_BYTES {
+        let method = parts.method.as_str().to_owned();
+        if url.len() > MAX_HELD_URL_BYTES || method.len() > MAX_HELD_METHOD_BYTES {
             return Err(self.deny(DenialReason::HeldRequests, &subject));
         }
+        let field_bytes = self.count_held_fields(&parts.headers, &subject)?;
         let all = parts.headers.iter();
         let own = all.filter(|(name, _)| ![header::HOST, header::CONTENT_LENGTH].contains(name));
         let texts = own.map(|(name, value)| {
@@ -290,6 +297,11 @@ impl NetworkSession {
         });
         let fields = texts.collect::<Result<Vec<_>, EgressError>>()?;
         let length = content_length(&parts.headers)?;
+        let reserve = |bytes: usize| {
+            let has_room = held.reserve(u64::try_from(bytes).unwrap_or(u64::MAX));
+            if has_room { Ok(()) } else { Err(self.deny(DenialReason::HeldRequests, &subject)) }
+        };
+        reserve(HELD_FILE_BYTES.saturating_add(url.len()).saturating_add(field_bytes))?;
         let mut spool = Spool::begin(&held).await?;
         let mut bytes = 0_u64;
         while let Some(frame) = body.frame().await {
@@ -300,14 +312,27 @@ impl NetworkSession {
                 return Err(self.deny(DenialReason::HeldRequests, &subject));
             }
             self.count_held_bytes(part_bytes, &subject)?;
+            reserve(part.len())?;
             spool = spool.write(&part).await?;
         }
         if length.is_some_and(|length| length != bytes) {
             return Err(NetworkError::RequestBody.into());
         }
-        let method = parts.method.as_str().to_owned();
         let number = spool.keep(held, HeldRequest { method, url, fields }).await?;
         Ok(make_answer(number))
+    }
+
+    /// Counts the header fields of one more request that waits. Returns their size in bytes.
+    fn count_held_fields(&self, fields: &HeaderMap, subject: &str) -> Result<usize, EgressError> {
+        let bytes = head_bytes(fields);
+        let mut accounting = self.accounting();
+        let all = accounting.held_fields.saturating_add(bytes);
+        if all > MAX_HELD_FIELD_BYTES {
+            drop(accounting);
+            return Err(self.deny(DenialReason::HeldRequests, subject));
+        }
+        accounting.held_fields = all;
+        Ok(bytes)
     }
 
     /// Counts a part of a body that waits as sent.
@@ -625,7 +650,7 @@ fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Eg
     if !path.starts_with('/') {
         return Err(NetworkError::Request.into());
     }
-    if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
+    if head_bytes(&parts.headers) + parts.method.as_str().len() + path.len() > MAX_HEAD_BYTES {
         return Err(NetworkError::RequestHead.into());
     }
     // The length is read before its field is removed: hyper would otherwise send the body in chunks.

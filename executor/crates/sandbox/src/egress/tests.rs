@@ -204,11 +204,17 @@ async fn a_run_whose_changes_wait_only_asks() {
     }
 }
 
-/// Requests that wait, with their bodies.
-#[derive(Default)]
-struct InMemory(Mutex<Vec<(HeldRequest, String)>>);
+/// Requests that wait, with their bodies, and the room for more.
+struct InMemory(Mutex<Vec<(HeldRequest, String)>>, Mutex<u64>);
 
 impl HeldRequests for InMemory {
+    fn reserve(&self, bytes: u64) -> bool {
+        let mut left = self.1.lock();
+        let rest = left.checked_sub(bytes);
+        *left = rest.unwrap_or(*left);
+        rest.is_some()
+    }
+
     fn make_body(&self) -> std::io::Result<HeldBody> {
         Ok(HeldBody { name: 0, file: tempfile::tempfile()? })
     }
@@ -242,7 +248,7 @@ async fn requests_that_may_wait_are_kept_whole_and_sent_once_later() {
     let (address, connections) = server().await;
     let egress = egress(&[&["127.0.0.1"][..]; 4], address);
     let budgets = NetworkBudgets { held_requests: 3, sent_bytes: 4 << 20, ..BUDGETS };
-    let kept = Arc::<InMemory>::default();
+    let kept = Arc::new(InMemory(Mutex::default(), Mutex::new(u64::MAX)));
     let open = |held| egress.open_holding(&agent(), &grant_with(budgets, FileEffects::Staged), held);
     let url = format!("http://changes.example:{}/one?x=1", address.port());
     let without = post(&open(None), &url, String::new()).await;
@@ -271,6 +277,41 @@ async fn requests_that_may_wait_are_kept_whole_and_sent_once_later() {
     let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
     assert_eq!(send(&Ceilings { network: true, hosts, ..Ceilings::closed() }).await, Ok(204));
     assert_eq!(*connections.lock(), 1);
+}
+
+#[tokio::test]
+async fn each_part_of_what_waits_is_bounded() {
+    let (address, _) = server().await;
+    let egress = egress(&[], address);
+    let budgets = NetworkBudgets { requests: 20, held_requests: 20, ..BUDGETS };
+    let url = format!("http://changes.example:{}/", address.port());
+    let open = |room: u64| {
+        let held: Arc<dyn HeldRequests> = Arc::new(InMemory(Mutex::default(), Mutex::new(room)));
+        egress.open_holding(&agent(), &grant_with(budgets, FileEffects::Staged), Some(held))
+    };
+    let send = async |network: &Network, method: &str, field_bytes: usize| {
+        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+        let mut request = http::Request::new(body);
+        *request.method_mut() = http::Method::from_bytes(method.as_bytes()).unwrap();
+        *request.uri_mut() = url.parse().unwrap();
+        request.headers_mut().insert("x-long", "x".repeat(field_bytes).parse().unwrap());
+        let answer = network.backend().unwrap().send(request, Timeouts::default()).await;
+        answer.map(|answer| answer.status().as_u16())
+    };
+    let refused = EgressError::from(DenialReason::HeldRequests);
+    let run = open(u64::MAX);
+    assert_eq!(send(&run, &"X".repeat(32), 0).await, Ok(202));
+    assert_eq!(send(&run, &"X".repeat(33), 0).await, Err(refused));
+    assert_eq!(send(&run, &"X".repeat(65 << 10), 0).await, Err(NetworkError::RequestHead.into()));
+    for _ in 0..4 {
+        assert_eq!(send(&run, "POST", 60 << 10).await, Ok(202));
+    }
+    assert_eq!(send(&run, "POST", 60 << 10).await, Err(refused), "all fields of a run count together");
+    assert_eq!(send(&run, "POST", 0).await, Ok(202));
+    let small = open(9 << 10);
+    assert_eq!(send(&small, "POST", 5 << 10).await, Err(refused), "no room for the fields");
+    assert_eq!(post(&small, &url, "x".repeat(5 << 10)).await, Err(refused), "no room for the body");
+    assert_eq!(send(&small, "POST", 0).await, Ok(202));
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The folder with the requests, in that of the run.
 const REQUESTS: &str = "requests";
@@ -27,8 +29,10 @@ const REQUESTS: &str = "requests";
 const LIST: &str = "list.json";
 /// The file in it with what was sent.
 const LOG: &str = "log";
-/// The longest such file, in bytes: 64 heads of 64 KiB, of which every byte may be escaped.
-const MAX_FILE_BYTES: u64 = 32 << 20;
+/// The longest such file, in bytes: 64 URLs of 2 KiB and 256 KiB of header fields, of which every byte may be escaped.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// The maximum size of the names of header fields that are shown of all requests of a run, in bytes.
+const MAX_SHOWN_FIELD_BYTES: usize = 16 << 10;
 /// The beginning of the bytes of which the digest of changes with requests is.
 const DIGEST_DOMAIN: &[u8] = b"a2g file changes with requests\0";
 
@@ -70,6 +74,8 @@ struct LogLine {
 pub(super) struct HeldStore {
     /// The folder of the run.
     run: OwnedFd,
+    /// The disk space that is left for requests, in bytes.
+    room: AtomicU64,
     kept: Mutex<KeptRequests>,
 }
 
@@ -83,9 +89,9 @@ struct KeptRequests {
 }
 
 impl HeldStore {
-    /// Requests in the folder of a run.
-    pub(super) fn new(run: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { run: run.try_clone()?, kept: Mutex::default() })
+    /// Requests in the folder of a run, with `room` bytes for them.
+    pub(super) fn new(run: &OwnedFd, room: u64) -> io::Result<Self> {
+        Ok(Self { run: run.try_clone()?, room: room.into(), kept: Mutex::default() })
     }
 
     /// Writes the list. Returns `None` if the run has left no request.
@@ -93,6 +99,11 @@ impl HeldStore {
         let KeptRequests { folder, requests, .. } = std::mem::take(&mut *self.kept.lock());
         let Some(folder) = folder.filter(|_| !requests.is_empty()) else { return Ok(None) };
         let text = serde_json::to_vec(&requests)?;
+        if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_FILE_BYTES) {
+            return Err(io::Error::other(format!(
+                "the list of the requests has more than {MAX_FILE_BYTES} bytes"
+            )));
+        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         open_file(&folder, LIST, flags)?.write_all(&text)?;
         Ok(Some(HeldList { folder, text, requests }))
@@ -100,6 +111,10 @@ impl HeldStore {
 }
 
 impl HeldRequests for HeldStore {
+    fn reserve(&self, bytes: u64) -> bool {
+        self.room.fetch_update(Relaxed, Relaxed, |room| room.checked_sub(bytes)).is_ok()
+    }
+
     fn make_body(&self) -> io::Result<HeldBody> {
         let mut kept = self.kept.lock();
         let folder = match kept.folder.take() {
@@ -160,10 +175,11 @@ impl HeldList {
 
     /// The requests as people see them.
     pub(super) fn to_shown(&self) -> Vec<ShownRequest> {
+        let mut left = MAX_SHOWN_FIELD_BYTES;
         let shown = |StoredRequest { request, body: _, bytes, digest }: &StoredRequest| ShownRequest {
             method: request.method.clone(),
             url: escape_invisible(&request.url, usize::MAX),
-            fields: request.fields.iter().map(|(name, _)| name.clone()).collect(),
+            fields: show_fields(&request.fields, &mut left),
             body_bytes: *bytes,
             body_digest: *digest,
         };
@@ -233,6 +249,20 @@ impl HeldList {
     }
 }
 
+/// The names of header fields for which `left` bytes are left, and the number of the others, such as `12 more`: no name
+/// has a space.
+fn show_fields(fields: &[(String, String)], left: &mut usize) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, _) in fields {
+        let Some(rest) = left.checked_sub(name.len()) else { break };
+        *left = rest;
+        names.push(name.clone());
+    }
+    let more = fields.len().saturating_sub(names.len());
+    names.extend((more > 0).then(|| format!("{more} more")));
+    names
+}
+
 /// One sentence about the ends of all requests; `None` without requests.
 pub(in crate::run) fn describe_ends(ends: &[RequestEnd]) -> Option<String> {
     let count = |is_counted: fn(&RequestEnd) -> bool| ends.iter().filter(|end| is_counted(end)).count();
@@ -280,7 +310,7 @@ mod tests {
 
     /// Leaves requests with these bodies in the folder of a run.
     fn leave(run: &OwnedFd, bodies: &[&str]) -> Option<HeldList> {
-        let store = HeldStore::new(run).unwrap();
+        let store = HeldStore::new(run, u64::MAX).unwrap();
         for (number, body) in (1..).zip(bodies) {
             let mut held = store.make_body().unwrap();
             held.file.write_all(body.as_bytes()).unwrap();
@@ -316,6 +346,30 @@ mod tests {
         assert_eq!(list.read_body(&list.requests()[0]).unwrap(), b"one");
         std::fs::write(home.path().join(REQUESTS).join("0"), "two").unwrap();
         assert!(list.check_bodies().is_err());
+    }
+
+    #[test]
+    fn requests_use_no_more_than_their_room_and_a_list_is_not_longer_than_it_may_be_read() {
+        let home = tempfile::tempdir().unwrap();
+        let run = open(home.path());
+        let store = HeldStore::new(&run, 10).unwrap();
+        assert!(!store.reserve(11) && store.reserve(10) && !store.reserve(1));
+        let first = store.make_body().unwrap();
+        let fields = vec![("x".to_owned(), "x".repeat(5 << 20))];
+        let request =
+            HeldRequest { method: "POST".to_owned(), url: "https://a.example:443/".to_owned(), fields };
+        store.keep(request, first).unwrap();
+        assert!(store.finish().is_err());
+    }
+
+    #[test]
+    fn so_many_names_of_fields_are_shown() {
+        let fields = ["a", "bc", "d"].map(|name| (name.to_owned(), String::new()));
+        let mut left = 4;
+        assert_eq!(show_fields(&fields, &mut left), ["a", "bc", "d"]);
+        assert_eq!(show_fields(&fields, &mut left), ["3 more"]);
+        assert_eq!(show_fields(&fields, &mut 2), ["a", "2 more"]);
+        assert!(show_fields(&[], &mut left).is_empty());
     }
 
     #[test]

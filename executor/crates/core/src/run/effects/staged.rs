@@ -17,7 +17,7 @@ use a2g_sandbox::egress::HeldRequests;
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::IntentId;
+use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::FileEffects;
 use a2g_types::memory::HeldBytes;
 use a2g_types::outcome::{AbortReason, FileChanges, Receipt, Status};
@@ -139,7 +139,7 @@ impl EffectsFolder {
             },
         };
         let with_requests = made.and_then(|(files, guests)| {
-            let held = if may_hold { files.hold_requests()? } else { None };
+            let held = if may_hold { files.hold_requests(self.max_staged(&call.agent))? } else { None };
             Ok((files, guests, held))
         });
         match with_requests {
@@ -153,6 +153,11 @@ impl EffectsFolder {
             }
             Err(error) => Err(stage_fault(intent, error)),
         }
+    }
+
+    /// The number of bytes that a staged run of an agent may write to files, and leave in requests.
+    fn max_staged(&self, agent: &AgentDid) -> u64 {
+        self.room(agent).max(MIN_WRITTEN_BYTES)
     }
 
     fn begin_alone(
@@ -223,7 +228,7 @@ impl StagedChanges {
     /// they will not wait.
     pub(in crate::run) fn max_written(&self) -> Option<u64> {
         match self.mode {
-            FileEffects::Staged => Some(self.effects.room(&self.run.agent).max(MIN_WRITTEN_BYTES)),
+            FileEffects::Staged => Some(self.effects.max_staged(&self.run.agent)),
             FileEffects::Direct | FileEffects::Atomic => None,
         }
     }
@@ -300,12 +305,12 @@ impl StagedChanges {
 }
 
 impl RunFiles {
-    /// Makes the place of requests that wait, in the folder of the run. A call that shares the files of its caller has no
-    /// network.
-    fn hold_requests(&self) -> io::Result<Option<Arc<HeldStore>>> {
+    /// Makes the place of requests that wait, in the folder of the run, with `room` bytes. A call that shares the files of
+    /// its caller has no network.
+    fn hold_requests(&self, room: u64) -> io::Result<Option<Arc<HeldStore>>> {
         match self {
             Self::Alone { folder, .. } | Self::Program { folder, .. } => {
-                Ok(Some(Arc::new(HeldStore::new(&folder.dir)?)))
+                Ok(Some(Arc::new(HeldStore::new(&folder.dir, room)?)))
             }
             Self::Call { .. } => Ok(None),
         }
