@@ -178,6 +178,15 @@ pub struct HostClaims {
     pub requests_per_minute: Option<u32>,
 }
 
+impl HostClaims {
+    /// `true` if these limits alone allow a host.
+    #[must_use]
+    pub fn allows(&self, host: &Host) -> bool {
+        let matches = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.matches(host));
+        !matches(&self.blocked) && self.allowed.as_deref().is_none_or(matches)
+    }
+}
+
 /// The hosts that a run may reach, each pattern with the layer that set it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
@@ -321,6 +330,23 @@ mod tests {
 
     fn host(text: &str) -> Host {
         Host::parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_limits_of_one_layer_allow_a_host_or_not() {
+        let claims = |allowed: Option<&[&str]>, blocked: &[&str]| {
+            let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
+            HostClaims {
+                allowed: allowed.map(patterns),
+                blocked: patterns(blocked),
+                requests_per_minute: None,
+            }
+        };
+        let one = host("a.example");
+        assert!(claims(None, &[]).allows(&one) && claims(Some(&["*.example"]), &["b.example"]).allows(&one));
+        for refused in [claims(Some(&[]), &[]), claims(None, &["*"]), claims(Some(&["b.example"]), &[])] {
+            assert!(!refused.allows(&one), "{refused:?}");
+        }
     }
 
     #[test]

@@ -261,6 +261,27 @@ impl StandingPolicies {
         }
     }
 
+    /// The hosts that the standing policy of an agent sets for the runs of a tool, whatever their arguments.
+    ///
+    /// # Errors
+    /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, or the hosts cannot be parsed.
+    pub fn hosts_for(&self, agent: &AgentDid, tool: &ToolName) -> Result<HostClaims, StandingPolicyError> {
+        let entry = match self.state_of(agent) {
+            None => return Ok(HostClaims::default()),
+            Some(AgentState::Revoked) => return Err(StandingPolicyError::Revoked { agent: agent.clone() }),
+            Some(AgentState::Active(entry)) => entry,
+        };
+        let reference =
+            || PolicyRef { agent: agent.clone(), version: entry.policy.version.clone(), tool: tool.clone() };
+        match entry.policy.tools.get(tool) {
+            None => Err(StandingPolicyError::NotListed(reference())),
+            Some(rule) if !rule.allowed => Err(StandingPolicyError::NotAllowed(reference())),
+            Some(_) => {
+                entry.hosts.clone().map_err(|error| StandingPolicyError::InvalidHosts(reference(), error))
+            }
+        }
+    }
+
     /// Returns `true` if the agent's policy allows the tool at all, or it has no policy. A call may still be refused
     /// for its arguments.
     #[must_use]
@@ -426,6 +447,26 @@ mod tests {
             standing.set(policy(Some(AGENT), rule()), origin());
             assert!(standing.claims_for(&call).is_ok());
         }
+    }
+
+    #[test]
+    fn the_hosts_of_a_tool_are_those_of_the_present_policy() {
+        let standing = StandingPolicies::new();
+        let [listed, other] = ["write_file", "read_file"].map(|name| ToolName::parse(name).unwrap());
+        let own = agent(AGENT);
+        assert_eq!(standing.hosts_for(&own, &other), Ok(HostClaims::default()));
+        let network = NetworkRule { blocked_domains: vec!["a.example".to_owned()], ..NetworkRule::default() };
+        standing.set(Policy { network, ..policy(Some(AGENT), rule()) }, origin());
+        let blocked = vec![HostPattern::parse("a.example").unwrap()];
+        assert_eq!(standing.hosts_for(&own, &listed).unwrap().blocked, blocked);
+        assert!(matches!(standing.hosts_for(&own, &other), Err(StandingPolicyError::NotListed(_))));
+        standing.set(policy(Some(AGENT), ToolRule::default()), origin());
+        assert!(matches!(standing.hosts_for(&own, &listed), Err(StandingPolicyError::NotAllowed(_))));
+        standing.revoke(None, origin());
+        assert_eq!(
+            standing.hosts_for(&own, &listed),
+            Err(StandingPolicyError::Revoked { agent: own.clone() })
+        );
     }
 
     #[test]
