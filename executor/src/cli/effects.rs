@@ -209,6 +209,7 @@ fn describe_state(set: &EffectsSet, here: &LocalTime) -> String {
         ChangeState::Waiting => {
             format!("waiting, not in force; discarded at {until} unless they are committed")
         }
+        ChangeState::Sending => "committed; its requests are being sent".to_owned(),
         ChangeState::InForce => format!("in force; can be undone until {until}"),
         ChangeState::Kept if !has_files => "committed; there is nothing to undo".to_owned(),
         ChangeState::Kept => "in force; can no longer be undone".to_owned(),

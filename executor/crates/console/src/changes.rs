@@ -418,6 +418,7 @@ fn state_part(state: ChangeState, count: u64, until: OffsetDateTime, now: Offset
             ChangeState::InForce => {
                 strong { "Applied" } ": it can be undone until " (at(until)) ", as long as none of these files has changed since."
             }
+            ChangeState::Sending => { strong { "Committed" } ": its requests are being sent." }
             ChangeState::Kept if count == 0 => { strong { "Committed" } ": it has changed no file, so there is nothing to undo." }
             ChangeState::Kept => { strong { "Applied" } ": it can no longer be undone." }
             ChangeState::Discarded => { strong { "Not applied" } ": it was discarded." }
@@ -430,7 +431,7 @@ fn state_part(state: ChangeState, count: u64, until: OffsetDateTime, now: Offset
 fn sent_part(state: ChangeState, changes: &FileChanges, decisions: &[Arc<Receipt>]) -> Markup {
     let was_committed = match state {
         ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => true,
-        ChangeState::Waiting | ChangeState::Discarded => false,
+        ChangeState::Waiting | ChangeState::Sending | ChangeState::Discarded => false,
     };
     let note = decisions.iter().rev().find_map(|decision| DecisionAct::find_note(decision));
     html! {
@@ -508,7 +509,7 @@ fn decision_bar(viewer: Viewer<'_>, set: &ChangeSet, now: OffsetDateTime) -> Mar
             refusal("You can see these changes, but not decide on them: that")
         }
         (
-            ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone,
+            ChangeState::Sending | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone,
             ChangeRights::Decide | ChangeRights::DiscardOnly | ChangeRights::ReadOnly,
         ) => html! {},
     }

@@ -27,18 +27,23 @@ fn to_state(ChangeSet { summary, receipt: _, decisions }: ChangeSet) -> StagedSt
     StagedState { state: summary.state, until: summary.until, by, note }
 }
 
-/// Waits while the file changes of a staged run wait for a decision, or the journal is busy. Returns what has become of
+/// `true` for changes that wait for a decision, or whose decision is being carried out.
+fn is_open(state: ChangeState) -> bool {
+    matches!(state, ChangeState::Waiting | ChangeState::Sending)
+}
+
+/// Waits while the file changes of a staged run wait for a decision, or one is being carried out, or the journal is busy. Returns what has become of
 /// them; `None` if this node does not know.
 pub async fn wait_until_decided(executor: &Executor, receipt: &Receipt) -> Option<StagedState> {
     loop {
         // Without a look at the journal for changes that this node has.
         match executor.changes.state_of(receipt).await {
-            Ok(Some(ChangeState::Waiting)) | Err(_) => {}
+            Ok(Some(ChangeState::Waiting | ChangeState::Sending)) | Err(_) => {}
             Ok(
                 Some(ChangeState::InForce | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone)
                 | None,
             ) => match executor.changes.find(receipt.intent).await {
-                Ok(Some(set)) if set.summary.state == ChangeState::Waiting => {}
+                Ok(Some(set)) if is_open(set.summary.state) => {}
                 Ok(found) => return found.map(to_state),
                 Err(_busy) => {}
             },

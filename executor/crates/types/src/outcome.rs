@@ -677,7 +677,7 @@ mod tests {
         assert_eq!(names::<Status>(), ["SUCCESS", "STAGED", "FAILURE", "TIMEOUT", "ABORTED"]);
         assert_eq!(names::<ChangeWord>(), ["deleted", "renamed", "created", "changed", "attributes"]);
         assert_eq!(names::<EntryWord>(), ["file", "folder", "link", "other"]);
-        assert_eq!(names::<ChangeState>(), ["waiting", "in_force", "kept", "discarded", "undone"]);
+        assert_eq!(names::<ChangeState>(), ["waiting", "sending", "in_force", "kept", "discarded", "undone"]);
         for status in Status::VARIANTS {
             assert_eq!(NestedEnd::from(*status).as_str(), status.as_str());
         }

@@ -49,7 +49,7 @@ impl StagedState {
     #[must_use]
     pub fn is_in_force(&self) -> bool {
         match self.state {
-            ChangeState::InForce | ChangeState::Kept => true,
+            ChangeState::Sending | ChangeState::InForce | ChangeState::Kept => true,
             ChangeState::Waiting | ChangeState::Discarded | ChangeState::Undone => false,
         }
     }
@@ -101,7 +101,7 @@ fn state_members(state: Option<&StagedState>) -> Map<String, Value> {
     let Some(StagedState { state, until, by, note: _ }) = state else { return Map::new() };
     let end = match state {
         ChangeState::Waiting | ChangeState::InForce => format_time(*until),
-        ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone => None,
+        ChangeState::Sending | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone => None,
     };
     let mut members = Map::from_iter([("state".to_owned(), state.as_str().into())]);
     members.extend(by.as_ref().map(|by| ("decided_by".to_owned(), by.as_str().into())));
@@ -143,6 +143,7 @@ fn sentence_about_requests(changes: &FileChanges, state: Option<&StagedState>) -
                 "{subject} are not sent: a commit sends them once, and nothing takes them back then.{end}"
             )
         }
+        ChangeState::Sending => format!("{subject} are being sent, for good."),
         ChangeState::Discarded if has_files => format!("{subject} were not sent."),
         ChangeState::Discarded => format!("{subject} were not sent: they were discarded{author}."),
         ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => match note {
@@ -177,7 +178,7 @@ fn sentence_about_files(changes: &FileChanges, state: Option<&StagedState>) -> S
                  {expiry}{unseen}"
             )
         }
-        ChangeState::InForce | ChangeState::Kept => {
+        ChangeState::Sending | ChangeState::InForce | ChangeState::Kept => {
             format!("{subject} are in force: they were committed{by}.")
         }
         ChangeState::Discarded => {

@@ -15,7 +15,8 @@ mod requests;
 use super::approval_rules::required_approvals;
 use super::claims::Claims;
 use super::effects::{
-    ApplyError, ChangeSetSummary, EffectsFolder, LeftSet, RequestEnd, RunChanges, TakenSet, wrong_state_fault,
+    ApplyError, ChangeSetSummary, EffectsFolder, HeldList, LeftSet, RequestEnd, RunChanges, TakenSet,
+    wrong_state_fault,
 };
 use super::faults::{busy_fault, stop_fault};
 use super::fleet::{FleetClaim, Node, StartOutcome};
@@ -51,6 +52,10 @@ const MAX_DECISIONS: u32 = 100;
 const DISCARD_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of these attempts.
 const MAX_DISCARD_TRIES: u32 = 300;
+/// The time between two attempts to record a decision that has taken effect.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of these attempts.
+const MAX_RECORD_TRIES: u32 = 30;
 /// The time for which the journal remembers a decision beside the time of its set.
 const REMEMBERED: Duration = Duration::from_hours(24);
 
@@ -245,8 +250,13 @@ impl ChangeSets {
         self.effects.summary(intent).is_some_and(is_waiting)
     }
 
+    /// `true` if changes of an intent of the selected agents wait for a decision, or their requests are being sent.
+    pub(super) fn has_open(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
+        self.has_waiting(intent, filter) || self.effects.is_sending(intent, filter)
+    }
+
     /// Discards the waiting changes of the selected agents, on behalf of `by`, and those that are about to wait or to take
-    /// effect. Returns their number. No decision in progress commits any of them from now on.
+    /// effect. Returns their number. No decision in progress commits any of them, or sends a request, from now on.
     ///
     /// # Errors
     /// The first reason why a set still waits, because a decision on it cannot be recorded. The others are discarded.
@@ -268,7 +278,8 @@ impl ChangeSets {
         result.map(|()| count)
     }
 
-    /// Discards waiting changes, also while somebody else decides on them; `None` if they do not wait any more.
+    /// Discards waiting changes, also while somebody else decides on them; `None` if they do not wait any more, and none of
+    /// their requests is being sent.
     async fn discard_patiently(
         self: &Arc<Self>,
         intent: IntentId,
@@ -276,18 +287,23 @@ impl ChangeSets {
         by: &str,
     ) -> Result<Option<Arc<Receipt>>, Fault> {
         for _ in 0..MAX_DISCARD_TRIES {
-            if !self.has_waiting(intent, filter) {
+            if self.has_waiting(intent, filter) {
+                match self.discard(intent, filter, by).await {
+                    Err(Fault::Busy { .. }) => {}
+                    // It was committed meanwhile.
+                    Err(Fault::InvalidRequest(_)) if !self.has_waiting(intent, filter) => {}
+                    result => return result.map(Some),
+                }
+            } else if !self.effects.is_sending(intent, filter) {
                 return Ok(None);
             }
-            match self.discard(intent, filter, by).await {
-                Err(Fault::Busy { .. }) => tokio::time::sleep(DISCARD_INTERVAL).await,
-                result => return result.map(Some),
-            }
+            tokio::time::sleep(DISCARD_INTERVAL).await;
         }
         Err(busy_fault("somebody else decides on these file changes, and has not ended yet"))
     }
 
-    /// Discards the waiting changes of one intent of the selected agents. No decision in progress commits them from now on.
+    /// Discards the waiting changes of one intent of the selected agents, and ends the sending of their requests. No decision
+    /// in progress commits them or sends more from now on. Returns `false` if they were decided on before.
     ///
     /// # Errors
     /// If the decision cannot be recorded.
@@ -296,9 +312,9 @@ impl ChangeSets {
         intent: IntentId,
         filter: AgentFilter<'_>,
         by: &str,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         self.effects.withdraw_set(intent, filter);
-        self.discard_patiently(intent, filter, by).await.map(drop)
+        Ok(self.discard_patiently(intent, filter, by).await?.is_some())
     }
 
     /// Stops the run of a call whose guest has ended, and whose changes have not taken effect. Returns `false` if there is
@@ -379,26 +395,28 @@ impl ChangeSets {
                 ChangeState::InForce
             }
             state @ (ChangeState::Waiting
+            | ChangeState::Sending
             | ChangeState::InForce
             | ChangeState::Kept
             | ChangeState::Discarded
             | ChangeState::Undone) => state,
         };
         match (state, left.found) {
-            (ChangeState::Waiting, Recovered::Unchanged)
+            (ChangeState::Waiting | ChangeState::Sending, Recovered::Unchanged)
             | (ChangeState::Kept | ChangeState::InForce, Recovered::Committed) => {}
             // A commit was interrupted after it had taken effect.
-            (ChangeState::Waiting, Recovered::Committed) => {
+            (ChangeState::Waiting | ChangeState::Sending, Recovered::Committed) => {
                 let ends = left.read_request_ends();
-                self.record_recovered(&receipt, DecisionAct::Commit, &by(), count, &ends).await?;
                 count += 1;
+                self.record_recovered(&receipt, DecisionAct::Commit, &by(), count, &ends).await?;
             }
             // An undo was interrupted after it had taken effect.
             (ChangeState::Kept | ChangeState::InForce, Recovered::Unchanged)
                 if last.is_some_and(|(act, _)| act == DecisionAct::Undo) =>
             {
                 let ends = left.read_request_ends();
-                self.record_recovered(&receipt, DecisionAct::Undo, &by(), count, &ends).await?;
+                self.record_recovered(&receipt, DecisionAct::Undo, &by(), count.saturating_add(1), &ends)
+                    .await?;
                 left.remove();
                 return Ok(());
             }
@@ -425,19 +443,47 @@ impl ChangeSets {
         Ok(())
     }
 
-    /// Records a decision that an earlier process has made, and that has taken effect. No request is sent any more.
+    /// Records, as the decision with this number, one that has taken effect and has no record that says so. No request is
+    /// sent any more.
     async fn record_recovered(
         &self,
-        receipt: &Arc<Receipt>,
+        receipt: &Receipt,
         act: DecisionAct,
         by: &str,
-        decisions: u32,
+        number: u32,
         ends: &[RequestEnd],
-    ) -> Result<(), Fault> {
-        let decision = Decision::new(receipt, act, by, decisions.saturating_add(1))?;
+    ) -> Result<Arc<Receipt>, Fault> {
+        let decision = Decision::new(receipt, act, by, number)?;
         let claim = self.start(&decision).await?;
         let end = decision.success(ends);
-        self.finish(&decision, &claim, end, Duration::ZERO).await.map(drop)
+        self.finish(&decision, &claim, end, Duration::ZERO).await
+    }
+
+    /// As [`Self::record_recovered`], for a decision of this process that another node of the fleet has reported as aborted.
+    /// `None` if it cannot be recorded now: the next start does it.
+    async fn record_again(
+        &self,
+        taken: &mut TakenSet,
+        receipt: &Receipt,
+        act: DecisionAct,
+        by: &str,
+        ends: &[RequestEnd],
+    ) -> Option<Arc<Receipt>> {
+        for _ in 0..MAX_RECORD_TRIES {
+            match self.record_recovered(receipt, act, by, taken.next_decision(), ends).await {
+                Ok(recorded) => {
+                    taken.count_decision();
+                    if recorded.outcome.end.status() == Status::Success {
+                        return Some(recorded);
+                    }
+                }
+                Err(fault) => {
+                    tracing::warn!(intent = %receipt.intent, ?fault, "a decision that has taken effect cannot be recorded yet");
+                }
+            }
+            tokio::time::sleep(RECORD_INTERVAL).await;
+        }
+        None
     }
 
     /// The receipt of a run that has ended: the journal's, or that beside the changes if the journal has pruned it.
@@ -521,7 +567,7 @@ impl ChangeSets {
     }
 
     async fn carry_out(
-        &self,
+        self: &Arc<Self>,
         mut taken: TakenSet,
         act: DecisionAct,
         by: &str,
@@ -542,22 +588,34 @@ impl ChangeSets {
         taken.count_decision();
         let begun = self.clock.monotonic();
         let check = Arc::new(self.check_again(&decision, &receipt, act, author));
-        let first_check = Arc::clone(&check);
-        let Done { taken, changes, applied } = self.perform(taken, act, &claim, move || first_check()).await;
+        let first_check = self.check_all(act, &check, &receipt);
+        let Done { mut taken, changes, applied } = self.perform(taken, act, &claim, first_check).await;
         let held_list = changes.as_ref().and_then(|changes| changes.requests.clone());
         // Other commits may run meanwhile: a slow server delays none of them.
         let ends = match (act, &held_list.filter(|_| applied.is_ok())) {
             (DecisionAct::Commit, Some(list)) => {
-                let may_send = || {
-                    if claim.is_held() { check() } else { Err("the lease in the fleet was lost".to_owned()) }
+                taken.note_sending();
+                let may_begin = || {
+                    if !claim.is_held() {
+                        return Err("the lease in the fleet was lost".to_owned());
+                    }
+                    if self.slots.is_closed() {
+                        return Err("the executor is shutting down".to_owned());
+                    }
+                    check()
                 };
-                self.send_requests(list, &receipt, may_send).await
+                self.send_requests(list, &receipt, &may_begin, &*check).await
             }
             (DecisionAct::Undo, Some(list)) => requests::read_ends(list).await,
             (DecisionAct::Discard, Some(_))
             | (DecisionAct::Commit | DecisionAct::Discard | DecisionAct::Undo, None) => Vec::new(),
         };
         let wall = self.clock.monotonic().saturating_duration_since(begun);
+        let has_taken_effect = applied.is_ok()
+            && match act {
+                DecisionAct::Commit | DecisionAct::Undo => true,
+                DecisionAct::Discard => false,
+            };
         let is_unsettled = matches!(applied, Err(ApplyError::Unsettled(_)));
         let end = match applied {
             Ok(()) => decision.success(&ends),
@@ -569,13 +627,27 @@ impl ChangeSets {
             taken.leave();
             return self.finish(&decision, &claim, end, wall).await;
         }
-        let finished = self.finish(&decision, &claim, end, wall).await?;
+        let recorded = match self.finish(&decision, &claim, end, wall).await {
+            Ok(finished) if has_taken_effect && finished.outcome.end.status() != Status::Success => {
+                // Another node has reported the decision as aborted.
+                self.record_again(&mut taken, &receipt, act, by, &ends).await.ok_or(finished)
+            }
+            Err(fault) if has_taken_effect => {
+                leave_unrecorded(taken, act);
+                return Err(fault);
+            }
+            finished => Ok(finished?),
+        };
+        let finished = match recorded {
+            Ok(recorded) => recorded,
+            Err(aborted) => {
+                leave_unrecorded(taken, act);
+                return Ok(aborted);
+            }
+        };
         tracing::info!(%intent, decision = act.tool(), caller = by, status = finished.outcome.end.status().as_str(), "decided on file changes");
         if finished.outcome.end.status() == Status::Success {
             self.settle(taken, changes, act).await;
-        } else if !ends.is_empty() {
-            // Another node has reported the commit as aborted. Nobody may discard what was sent.
-            taken.leave();
         }
         Ok(finished)
     }
@@ -593,8 +665,27 @@ impl ChangeSets {
         Ok(())
     }
 
-    /// The check right before a decision takes effect, and before each request that it sends: it may have waited for
-    /// others.
+    /// The check right before a decision takes effect: `check`, and for a commit the hosts of all requests that it sends.
+    fn check_all(
+        self: &Arc<Self>,
+        act: DecisionAct,
+        check: &Arc<impl Fn() -> Result<(), String> + Send + Sync + 'static>,
+        run: &Arc<Receipt>,
+    ) -> impl FnOnce(Option<&HeldList>) -> Result<(), String> + Send + 'static {
+        let sets = Arc::clone(self);
+        let check = Arc::clone(check);
+        let run = Arc::clone(run);
+        move |list: Option<&HeldList>| {
+            check()?;
+            match (act, list) {
+                (DecisionAct::Commit, Some(list)) => sets.check_hosts(list, &run),
+                (DecisionAct::Commit, None) | (DecisionAct::Discard | DecisionAct::Undo, _) => Ok(()),
+            }
+        }
+    }
+
+    /// The check right before a decision takes effect, before each request that it sends, and meanwhile: it may have waited
+    /// for others.
     fn check_again(
         &self,
         decision: &Decision,
@@ -640,16 +731,17 @@ impl ChangeSets {
         taken: TakenSet,
         act: DecisionAct,
         claim: &FleetClaim,
-        check: impl FnOnce() -> Result<(), String> + Send + 'static,
+        check: impl FnOnce(Option<&HeldList>) -> Result<(), String> + Send + 'static,
     ) -> Done {
         let apply: fn(&RunChanges, &Digest) -> Result<(), ApplyError> = match act {
             DecisionAct::Discard => return Done { taken, changes: None, applied: Ok(()) },
             DecisionAct::Commit => RunChanges::commit,
             DecisionAct::Undo => |changes, _digest| changes.undo(),
         };
-        let work = move || match check().and_then(|()| taken.open()) {
+        let work = move || match taken.open() {
             Ok(changes) => {
-                let applied = apply(&changes, &taken.summary.digest);
+                let checked = check(changes.requests.as_deref()).map_err(ApplyError::Unchanged);
+                let applied = checked.and_then(|()| apply(&changes, &taken.summary.digest));
                 Done { taken, changes: Some(changes), applied }
             }
             Err(reason) => Done { taken, changes: None, applied: Err(ApplyError::Unchanged(reason)) },
@@ -758,6 +850,13 @@ struct Done {
     taken: TakenSet,
     changes: Option<RunChanges>,
     applied: Result<(), ApplyError>,
+}
+
+/// Leaves a set to the next start, which records the decision that has taken effect.
+fn leave_unrecorded(taken: TakenSet, act: DecisionAct) {
+    let intent = taken.summary.intent;
+    tracing::error!(%intent, decision = act.tool(), "a decision on file changes has taken effect and cannot be recorded: the next start of the executor does that");
+    taken.leave();
 }
 
 /// The stop of a decision, or of the tool whose changes it is about.

@@ -429,6 +429,8 @@ impl EntryWord {
 pub enum ChangeState {
     /// They wait for a decision, and are not in force.
     Waiting,
+    /// They are in force, and the requests that waited with them are being sent.
+    Sending,
     /// They are in force, and can be undone.
     InForce,
     /// They are in force, and can no longer be undone.

@@ -228,6 +228,7 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
 pub fn state_for_changes(state: Option<ChangeState>) -> TaskState {
     match state {
         Some(ChangeState::Waiting) => TaskState::InputRequired,
+        Some(ChangeState::Sending) => TaskState::Working,
         Some(ChangeState::InForce | ChangeState::Kept) => TaskState::Completed,
         Some(ChangeState::Discarded | ChangeState::Undone) => TaskState::Canceled,
         None => TaskState::Failed,

@@ -39,7 +39,7 @@ impl PermissionAnswer {
     #[must_use]
     pub fn leading_to(state: ChangeState) -> Option<Self> {
         match state {
-            ChangeState::InForce | ChangeState::Kept => Some(Self::Commit),
+            ChangeState::Sending | ChangeState::InForce | ChangeState::Kept => Some(Self::Commit),
             ChangeState::Discarded => Some(Self::Discard),
             ChangeState::Waiting | ChangeState::Undone => None,
         }

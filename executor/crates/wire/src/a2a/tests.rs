@@ -421,6 +421,7 @@ fn a_task_is_completed_only_by_changes_that_are_in_force() {
     for (state, expected, answer) in [
         (None, TaskState::Failed, None),
         (Some(ChangeState::Waiting), TaskState::InputRequired, None),
+        (Some(ChangeState::Sending), TaskState::Working, commit),
         (Some(ChangeState::InForce), TaskState::Completed, commit),
         (Some(ChangeState::Kept), TaskState::Completed, commit),
         (Some(ChangeState::Discarded), TaskState::Canceled, discard),

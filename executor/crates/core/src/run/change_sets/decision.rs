@@ -127,13 +127,15 @@ pub(super) fn has_set(receipt: &Receipt) -> bool {
 pub(super) fn state_without_folder(receipt: &Receipt, decisions: &[Arc<Receipt>]) -> ChangeState {
     match told_state(receipt, decisions) {
         ChangeState::Waiting => ChangeState::Discarded,
-        state @ (ChangeState::InForce | ChangeState::Kept | ChangeState::Discarded | ChangeState::Undone) => {
-            state
-        }
+        state @ (ChangeState::Sending
+        | ChangeState::InForce
+        | ChangeState::Kept
+        | ChangeState::Discarded
+        | ChangeState::Undone) => state,
     }
 }
 
-/// The state of changes, as the decisions on them say.
+/// The state of changes, as the decisions on them say. None says that requests are being sent.
 pub(super) fn told_state(receipt: &Receipt, decisions: &[Arc<Receipt>]) -> ChangeState {
     let begins_with = match receipt.outcome.end.status() {
         Status::Staged => ChangeState::Waiting,

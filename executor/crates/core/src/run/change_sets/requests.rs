@@ -1,25 +1,88 @@
 //! The requests that a commit sends once its file changes are in force: each at most once, in their order.
 //!
-//! No grant outlasts its run, so the operator's ceilings of now decide. A host that was blocked for the run is blocked
-//! here.
+//! No grant outlasts its run, so the operator's ceilings of now decide, and the agent's standing policy of now. A host that
+//! was blocked for the run is blocked here.
 
 use super::ChangeSets;
 use crate::run::effects::{HeldList, RequestEnd, StoredRequest};
-use a2g_capability::HostPattern;
+use a2g_capability::{HostClaims, HostPattern, Reach, ReachError};
 use a2g_sandbox::egress::EgressError;
 use a2g_types::outcome::{DenialReason, Receipt};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::spawn_blocking;
 
+/// The time between two looks whether a request that is being sent may go on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The rules of now for the hosts of the requests of a run, beside the operator's ceilings.
+struct HostRules {
+    /// Those of the agent's standing policy.
+    policy: HostClaims,
+    /// The hosts that this policy blocks, and those that were blocked for the run.
+    blocked: Vec<HostPattern>,
+}
+
 impl ChangeSets {
-    /// Sends the requests that a run has left and that were not sent before, until one gets no answer. `may_send` is asked
-    /// before each; its reason is a clause. Returns the ends of all.
+    /// Checks that the hosts of all requests of a run are allowed now.
+    ///
+    /// # Errors
+    /// The first that is not, as a clause.
+    pub(super) fn check_hosts(&self, list: &HeldList, run: &Receipt) -> Result<(), String> {
+        let rules = self.host_rules(run)?;
+        for (number, stored) in (1..).zip(list.requests()) {
+            self.check_host(&rules, stored).map_err(|reason| {
+                format!(
+                    "request {number} may not be sent: {reason}; discard them, or let that host be allowed"
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn host_rules(&self, run: &Receipt) -> Result<HostRules, String> {
+        let used = run.outcome.usage.network_used.as_ref();
+        let rules = used.map_or(&[][..], |used| used.blocked.as_slice());
+        let patterns =
+            rules.iter().map(|rule| HostPattern::parse(&rule.pattern)).collect::<Result<Vec<_>, _>>();
+        let mut blocked =
+            patterns.map_err(|error| format!("what was blocked for the run is not known: {error}"))?;
+        let standing = self.policies.standing().hosts_for(&run.agent, &run.tool);
+        let policy = standing.map_err(|error| error.to_string())?;
+        blocked.extend(policy.blocked.iter().cloned());
+        Ok(HostRules { policy, blocked })
+    }
+
+    fn check_host(&self, rules: &HostRules, stored: &StoredRequest) -> Result<(), String> {
+        if self.egress.is_none() {
+            return Err("the operator allows no network now (`ceilings.network_allowed`)".to_owned());
+        }
+        let host = stored.request.host().map_err(|error| error.to_string())?;
+        if !rules.policy.allows(&host) {
+            return Err(
+                "the standing policy of the agent does not allow its host now (`g2a/policy`)".to_owned()
+            );
+        }
+        let exactly = HostPattern::Exactly(host.clone());
+        let reach = Reach::for_held_request(exactly, &self.settings.ceilings, rules.blocked.clone());
+        let key = match reach.check(&host) {
+            Ok(()) => return Ok(()),
+            Err(ReachError::NotAllowed | ReachError::AddressNotAllowed) => "allowed_domains",
+            Err(ReachError::Blocked) => "blocked_domains",
+        };
+        Err(format!("the operator does not allow its host now (`network.{key}`)"))
+    }
+
+    /// Sends the requests that a run has left and that were not sent before, until one gets no answer. `may_begin` is asked
+    /// before each, and `may_go_on` while it is sent; their reasons are clauses. Returns the ends of all.
     pub(super) async fn send_requests(
         &self,
         list: &Arc<HeldList>,
         run: &Receipt,
-        may_send: impl Fn() -> Result<(), String> + Send,
+        may_begin: &(impl Fn() -> Result<(), String> + Sync),
+        may_go_on: &(impl Fn() -> Result<(), String> + Sync),
     ) -> Vec<RequestEnd> {
         let mut ends = read_ends(list).await;
         for ((number, stored), slot) in (1..).zip(list.requests()).zip(&mut ends) {
@@ -28,8 +91,8 @@ impl ChangeSets {
                 RequestEnd::NotSent => {}
                 RequestEnd::Failed { .. } | RequestEnd::Unknown { .. } => break,
             }
-            *slot = match may_send() {
-                Ok(()) => self.send_request(list, number, stored, run).await,
+            *slot = match may_begin() {
+                Ok(()) => self.send_request(list, number, stored, run, may_go_on).await,
                 Err(reason) => RequestEnd::Failed { reason },
             };
             let end = slot.clone();
@@ -50,17 +113,16 @@ impl ChangeSets {
         number: usize,
         stored: &StoredRequest,
         run: &Receipt,
+        may_go_on: &(impl Fn() -> Result<(), String> + Sync),
     ) -> RequestEnd {
         let failed = |reason: String| RequestEnd::Failed { reason };
         let Some(egress) = &self.egress else {
             return failed("the operator allows no network now (`ceilings.network_allowed`)".to_owned());
         };
-        let used = run.outcome.usage.network_used.as_ref();
-        let rules = used.map_or(&[][..], |used| used.blocked.as_slice());
-        let patterns = rules.iter().map(|rule| HostPattern::parse(&rule.pattern)).collect::<Result<_, _>>();
-        let blocked = match patterns {
-            Ok(blocked) => blocked,
-            Err(error) => return failed(format!("what was blocked for the run is not known: {error}")),
+        let rules = self.host_rules(run).and_then(|rules| self.check_host(&rules, stored).map(|()| rules));
+        let blocked = match rules {
+            Ok(rules) => rules.blocked,
+            Err(reason) => return failed(reason),
         };
         let begun = stored.clone();
         let read = in_background(list, move |list| {
@@ -72,10 +134,27 @@ impl ChangeSets {
             Ok(body) => body,
             Err(error) => return failed(format!("it cannot be read, or noted on the disk ({error})")),
         };
-        match egress.send_held(&run.agent, &self.settings.ceilings, blocked, &stored.request, body).await {
-            Ok(status) => RequestEnd::Sent { status },
-            Err(error) if error.may_have_arrived() => RequestEnd::Unknown { reason: error.to_string() },
-            Err(error) => failed(describe(error)),
+        let sending = egress.send_held(&run.agent, &self.settings.ceilings, blocked, &stored.request, body);
+        match send_while(sending, may_go_on).await {
+            Ok(Ok(status)) => RequestEnd::Sent { status },
+            Ok(Err(error)) if error.may_have_arrived() => RequestEnd::Unknown { reason: error.to_string() },
+            Ok(Err(error)) => failed(describe(error)),
+            Err(reason) => RequestEnd::Unknown { reason },
+        }
+    }
+}
+
+/// The result of `sending`, unless `may_go_on` refuses meanwhile: then its connection is closed. The error is the reason.
+async fn send_while<T>(
+    sending: impl Future<Output = T>,
+    may_go_on: &(impl Fn() -> Result<(), String> + Sync),
+) -> Result<T, String> {
+    let mut sending = pin!(sending);
+    loop {
+        tokio::select! {
+            biased;
+            sent = &mut sending => return Ok(sent),
+            () = tokio::time::sleep(LOOK_INTERVAL) => may_go_on()?,
         }
     }
 }
@@ -94,13 +173,16 @@ async fn in_background<T: Send + 'static>(
     spawn_blocking(move || work(&shared)).await.map_err(io::Error::other)?
 }
 
-/// The reason why a request was not sent, with the key of the operator's rule.
+/// The reason why a request was not sent, with the key of the operator's rule about its address.
 fn describe(error: EgressError) -> String {
-    let key = match error {
-        EgressError::Denied(DenialReason::DomainNotAllowed | DenialReason::IpLiteral) => "allowed_domains",
-        EgressError::Denied(DenialReason::DomainBlocked) => "blocked_domains",
-        EgressError::Denied(DenialReason::Address) => "allowed_addresses",
-        EgressError::Denied(_) | EgressError::Failed(_) => return error.to_string(),
-    };
-    format!("the operator does not allow its host now (`network.{key}`)")
+    match error {
+        EgressError::Denied(DenialReason::Address) => {
+            "the operator does not allow its address now (`network.allowed_addresses`)".to_owned()
+        }
+        EgressError::Denied(DenialReason::DomainBlocked) => {
+            "its address is blocked now (`network.blocked_domains`, or the standing policy of the agent)"
+                .to_owned()
+        }
+        EgressError::Denied(_) | EgressError::Failed(_) => error.to_string(),
+    }
 }

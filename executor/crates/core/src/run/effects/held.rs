@@ -268,7 +268,8 @@ pub(in crate::run) fn describe_ends(ends: &[RequestEnd]) -> Option<String> {
     let count = |is_counted: fn(&RequestEnd) -> bool| ends.iter().filter(|end| is_counted(end)).count();
     let sent = count(|end| matches!(end, RequestEnd::Sent { .. }));
     let not_sent = count(|end| *end == RequestEnd::NotSent);
-    let mut text = format!("{sent} of {} requests were sent, which cannot be undone", ends.len());
+    let for_good = if sent > 0 { ", which cannot be undone" } else { "" };
+    let mut text = format!("{sent} of {} requests were sent{for_good}", ends.len());
     for (number, end) in (1..).zip(ends) {
         match end {
             RequestEnd::Failed { reason } => {

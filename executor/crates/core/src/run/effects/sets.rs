@@ -6,6 +6,7 @@
 //! atomic run ────────────────────────▲ │
 //!                  Waiting ─ discard, or its time is over ─▶ gone
 //! ```
+//! With requests, a set is `Sending` from its commit until they are sent, which nothing on the disk says but their log.
 //! Each set has the folder of its run, with the file `set.json`. No handle is open while nobody decides.
 
 use super::changes::{RunChanges, read_receipt};
@@ -179,15 +180,18 @@ impl EffectsFolder {
             Fault::Internal(format!("the folder of file changes cannot be opened: {error}"))
         })?;
         let mut sets = self.sets.lock();
-        let found = sets.get_mut(&intent).filter(|set| set.summary.state == state);
-        let Some(set) = found else { return Err(wrong_state_fault(intent, state)) };
+        let is_found = |set: &&mut KeptSet| [state, ChangeState::Sending].contains(&set.summary.state);
+        let Some(set) = sets.get_mut(&intent).filter(is_found) else {
+            return Err(wrong_state_fault(intent, state));
+        };
         match set.phase {
             Phase::Idle => set.phase = Phase::Deciding,
             Phase::Deciding => return Err(busy_fault("somebody else decides on these file changes now")),
             Phase::Stuck => {
                 return Err(Fault::InvalidRequest(format!(
-                    "an operator has to look at the file changes of the intent `{intent}`: a decision could be neither \
-                     carried out nor taken back as a whole (the executor's log has the folder; docs/operations.md#after-a-crash)"
+                    "the file changes of the intent `{intent}` are left to the executor's next start, and to its operator: a \
+                     decision could be neither carried out nor taken back as a whole, or its record could not be stored \
+                     (the executor's log has the reason; docs/operations.md#after-a-crash)"
                 )));
             }
         }
@@ -281,27 +285,33 @@ impl EffectsFolder {
         self.blocked.lock().contains(&intent) || self.sets.lock().get(&intent).is_some_and(is_stuck)
     }
 
+    /// `true` if the requests of the set of one of the selected agents are being sent.
+    pub(in crate::run) fn is_sending(&self, intent: IntentId, filter: AgentFilter<'_>) -> bool {
+        let is_selected = |set: &KeptSet| set.is_sending() && filter(&set.summary.agent);
+        self.sets.lock().get(&intent).is_some_and(is_selected)
+    }
+
     /// As [`Self::withdraw_sets`], for one set.
     pub(in crate::run) fn withdraw_set(&self, intent: IntentId, filter: AgentFilter<'_>) {
         let mut sets = self.sets.lock();
-        if let Some(set) = sets.get_mut(&intent).filter(|set| is_waiting(set) && filter(&set.summary.agent)) {
+        if let Some(set) = sets.get_mut(&intent).filter(|set| set.may_be_withdrawn(filter)) {
             set.is_withdrawn = true;
         }
     }
 
-    /// Lets no decision in progress commit the selected waiting sets. Returns their intents.
+    /// Lets no decision in progress commit the selected waiting sets, or send more of their requests. Returns their
+    /// intents.
     pub(in crate::run) fn withdraw_sets(&self, filter: AgentFilter<'_>) -> Vec<IntentId> {
         let mut sets = self.sets.lock();
-        let waiting = sets.values_mut().filter(|set| is_waiting(set) && filter(&set.summary.agent));
-        waiting
-            .map(|set| {
-                set.is_withdrawn = true;
-                set.summary.intent
-            })
-            .collect()
+        let open = sets.values_mut().filter(|set| set.may_be_withdrawn(filter));
+        open.map(|set| {
+            set.is_withdrawn = true;
+            set.summary.intent
+        })
+        .collect()
     }
 
-    /// `true` if a waiting set must not be committed.
+    /// `true` if a waiting set must not be committed, and no request of it may be sent.
     pub(in crate::run) fn is_withdrawn(&self, intent: IntentId) -> bool {
         self.sets.lock().get(&intent).is_none_or(|set| set.is_withdrawn)
     }
@@ -359,6 +369,16 @@ impl KeptSet {
             until: from_micros(stored.until),
         };
         Self { summary, folder, decisions, phase: Phase::Idle, is_withdrawn: false }
+    }
+
+    /// `true` while a commit sends the requests.
+    fn is_sending(&self) -> bool {
+        self.summary.state == ChangeState::Sending && self.phase == Phase::Deciding
+    }
+
+    /// `true` for a set of a selected agent that waits, or whose requests are being sent.
+    fn may_be_withdrawn(&self, filter: AgentFilter<'_>) -> bool {
+        (is_waiting(self) || self.is_sending()) && filter(&self.summary.agent)
     }
 }
 
@@ -424,7 +444,7 @@ fn is_waiting(set: &KeptSet) -> bool {
 /// The fault for a decision on changes that are not in the state for it.
 pub(in crate::run) fn wrong_state_fault(intent: IntentId, state: ChangeState) -> Fault {
     let what = match state {
-        ChangeState::Waiting => "wait for a decision",
+        ChangeState::Waiting | ChangeState::Sending => "wait for a decision",
         ChangeState::InForce | ChangeState::Kept => "can be undone",
         ChangeState::Discarded | ChangeState::Undone => "are kept",
     };
@@ -473,6 +493,14 @@ impl TakenSet {
         RunChanges::open(folder, roots).map_err(|error| io_error(&error))
     }
 
+    /// Notes in memory that the changes are in force, and that their requests are being sent.
+    pub(in crate::run) fn note_sending(&mut self) {
+        self.summary.state = ChangeState::Sending;
+        if let Some(set) = self.effects.sets.lock().get_mut(&self.summary.intent) {
+            set.summary.state = ChangeState::Sending;
+        }
+    }
+
     /// Notes on the disk and in memory that the changes are in force, until `until`.
     ///
     /// # Errors
@@ -494,7 +522,7 @@ impl TakenSet {
         Ok(())
     }
 
-    /// Leaves the set to an operator.
+    /// Leaves the set to the next start, and to an operator.
     pub(in crate::run) fn leave(self) {
         if let Some(set) = self.effects.sets.lock().get_mut(&self.summary.intent) {
             set.phase = Phase::Stuck;
@@ -511,10 +539,12 @@ impl TakenSet {
 impl Drop for TakenSet {
     fn drop(&mut self) {
         if let Some(set) = self.effects.sets.lock().get_mut(&self.summary.intent) {
-            match set.phase {
-                Phase::Idle | Phase::Deciding => set.phase = Phase::Idle,
-                Phase::Stuck => {}
-            }
+            set.phase = match set.phase {
+                Phase::Stuck => Phase::Stuck,
+                // They are in force, and no record says so yet.
+                Phase::Idle | Phase::Deciding if set.summary.state == ChangeState::Sending => Phase::Stuck,
+                Phase::Idle | Phase::Deciding => Phase::Idle,
+            };
         }
     }
 }

@@ -110,13 +110,14 @@ impl Operator {
     }
 
     /// Cancels a running or waiting intent of the selected agents, on behalf of `by`, or discards its file changes if they
-    /// wait for a decision. Returns `false` if there is no such intent.
+    /// wait for a decision. Returns `false` if there is no such intent: also if a commit was sending its requests, which
+    /// ends the sending.
     ///
     /// # Errors
     /// If the cancellation is not on the disk yet; the intent is cancelled nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
-        if self.changes.has_waiting(intent, filter) {
-            return self.changes.revoke(intent, filter, by).await.map(|()| true);
+        if self.changes.has_open(intent, filter) {
+            return self.changes.revoke(intent, filter, by).await;
         }
         if self.cancel_here(intent, filter, by).await? {
             // The caller may have sent the same call to another node too, and that claimed it first.
@@ -275,9 +276,9 @@ impl Operator {
             self.call_store.await_end(intent).await?;
             return recorded.map(|()| 1);
         }
-        if self.changes.has_waiting(intent, &filter) {
-            self.changes.revoke(intent, &filter, by).await?;
-            return recorded.map(|()| 1);
+        if self.changes.has_open(intent, &filter) {
+            let is_discarded = self.changes.revoke(intent, &filter, by).await?;
+            return recorded.map(|()| usize::from(is_discarded));
         }
         // Another node has claimed the intent, and the code that called this ends it there.
         if !self.due_ends.finish(intent).await? {

@@ -140,6 +140,25 @@ fn one_decision_is_made_at_a_time_and_none_on_what_an_operator_has_to_look_at() 
 }
 
 #[test]
+fn what_is_being_sent_is_withdrawn_and_not_decided_on() {
+    let effects = new_folder();
+    let intent = add(&effects, "own", KeptState::Waiting, 1, 0);
+    let mut sending = effects.take(intent, ChangeState::Waiting).unwrap();
+    sending.note_sending();
+    let all = |_: &AgentDid| true;
+    assert!(effects.is_sending(intent, &all) && effects.waiting_count(&all) == 0);
+    assert_eq!(effects.summary(intent).unwrap().state, ChangeState::Sending);
+    for state in [ChangeState::Waiting, ChangeState::InForce] {
+        assert!(matches!(effects.take(intent, state), Err(Fault::Busy { .. })));
+    }
+    assert_eq!(effects.withdraw_sets(&all), [intent]);
+    assert!(effects.is_withdrawn(intent));
+    // A decision that is dropped then has taken effect without a record.
+    drop(sending);
+    assert!(effects.is_blocked(intent) && !effects.is_sending(intent, &all));
+}
+
+#[test]
 fn what_waits_is_withdrawn_also_while_somebody_decides_on_it() {
     let effects = new_folder();
     let waits = add(&effects, "own", KeptState::Waiting, 1, 0);
