@@ -14,7 +14,7 @@ use a2g_types::outcome::ShownRequest;
 use a2g_types::tool::Digest;
 use a2g_types::visible_text::escape_invisible;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, fsync, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -94,10 +94,19 @@ impl HeldStore {
         Ok(Self { run: run.try_clone()?, room: room.into(), kept: Mutex::default() })
     }
 
-    /// Writes the list. Returns `None` if the run has left no request.
+    /// Writes the list, and removes the bodies of refused requests. Returns `None` if the run has left no request.
     pub(super) fn finish(&self) -> io::Result<Option<HeldList>> {
-        let KeptRequests { folder, requests, .. } = std::mem::take(&mut *self.kept.lock());
-        let Some(folder) = folder.filter(|_| !requests.is_empty()) else { return Ok(None) };
+        let KeptRequests { folder, next, requests } = std::mem::take(&mut *self.kept.lock());
+        let Some(folder) = folder else { return Ok(None) };
+        for refused in (0..next).filter(|name| requests.iter().all(|stored| stored.body != *name)) {
+            match unlinkat(&folder, refused.to_string(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if requests.is_empty() {
+            return Ok(None);
+        }
         let text = serde_json::to_vec(&requests)?;
         if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_FILE_BYTES) {
             return Err(io::Error::other(format!(
@@ -361,6 +370,15 @@ mod tests {
             HeldRequest { method: "POST".to_owned(), url: "https://a.example:443/".to_owned(), fields };
         store.keep(request, first).unwrap();
         assert!(store.finish().is_err());
+    }
+
+    #[test]
+    fn the_body_of_a_refused_request_does_not_stay() {
+        let home = tempfile::tempdir().unwrap();
+        let store = HeldStore::new(&open(home.path()), u64::MAX).unwrap();
+        drop(store.make_body().unwrap());
+        assert!(store.finish().unwrap().is_none());
+        assert_eq!(std::fs::read_dir(home.path().join(REQUESTS)).unwrap().count(), 0);
     }
 
     #[test]
