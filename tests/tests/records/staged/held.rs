@@ -2,7 +2,7 @@
 
 use super::{Act, BEFORE, StagedFixture, StagedRun, decided, entries};
 use harness::callers::rpc;
-use harness::{Tool, approved, error, eventually, guest, intent, manifest, result};
+use harness::{AGENT, Options, Tool, approved, error, eventually, guest, intent, manifest, result};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -66,9 +66,13 @@ fn read_request(stream: &mut TcpStream) -> String {
 
 /// An executor that holds so many requests of a run.
 fn start(web: &Web, held: u64) -> StagedFixture {
+    start_with(web, held, |options| options)
+}
+
+fn start_with(web: &Web, held: u64, set: impl FnOnce(Options) -> Options) -> StagedFixture {
     let tool = Tool::typed_bytes(TOOL, guest(TOOL)).network().effects("staged");
     StagedFixture::start_with([tool], |options| {
-        options
+        set(options)
             .set("ceilings.network_allowed", true)
             .set("ceilings.held_requests", held)
             .set("network.allowed_domains", json!(["*.test"]))
@@ -178,6 +182,9 @@ fn what_may_not_wait_is_refused() {
     let mut large = web.post("/", &"x".repeat(4096));
     large["times"] = json!(257);
     refused(large, "held_requests");
+    let mut long = web.post("/", "");
+    long["method"] = json!("X".repeat(33));
+    refused(long, "held_requests");
     let run = stage(&fixture, false, &[web.post("/1", ""), web.post("/2", "")]);
     assert_eq!(denied(&run.report).as_deref(), Some("held_requests"));
     assert_eq!(run.report["usage"]["effects"]["requests"].as_array().map(Vec::len), Some(1));
@@ -253,11 +260,69 @@ fn the_operator_decides_again_at_the_commit() {
     let config = std::fs::read_to_string(home.config()).unwrap();
     std::fs::write(home.config(), config.replace("*.test", "*.elsewhere")).unwrap();
     fixture.start_in(home);
-    let report = fixture.succeed("anna", Act::Commit, &run);
-    let end = &report["result"]["requests"][0];
-    assert_eq!(end["outcome"], "failed", "{report}");
-    assert!(end["reason"].as_str().unwrap().contains("`network.allowed_domains`"), "{report}");
-    assert!(web.requests().is_empty() && has_file(&fixture));
+    let report = decided(&fixture.decide("anna", Act::Commit, &run), "FAILURE");
+    assert!(report.to_string().contains("`network.allowed_domains`"), "{report}");
+    assert_eq!(fixture.state(&run), "waiting");
+    assert!(web.requests().is_empty() && !has_file(&fixture), "nothing is done in part");
+}
+
+#[test]
+fn the_agents_policy_of_then_decides_at_the_commit() {
+    let web = Web::start();
+    let fixture = start(&web, 1);
+    let run = stage(&fixture, true, &[web.post("/", "")]);
+    let allow = |domain: &str| {
+        let network = json!({ "allowed_domains": [domain] });
+        let capabilities = json!({ "tools": { TOOL: { "allowed": true } }, "network": network });
+        let policy = json!({ "agent_did": AGENT, "version": "2", "capabilities": capabilities });
+        result(&fixture.ask("gov", "g2a/policy", &policy));
+    };
+    allow("elsewhere.test");
+    let report = decided(&fixture.decide("anna", Act::Commit, &run), "FAILURE");
+    assert!(report.to_string().contains("standing policy"), "{report}");
+    assert!(web.requests().is_empty() && !has_file(&fixture));
+    allow("web.test");
+    fixture.succeed("anna", Act::Commit, &run);
+    assert_eq!(web.requests().len(), 1);
+}
+
+/// A run may leave no more in requests than waiting changes may use.
+#[test]
+fn bodies_count_while_the_run_makes_them() {
+    let web = Web::start();
+    let fixture = start_with(&web, 3, |options| options.set("effects.max_mb", 4));
+    let mut large = web.post("/", &"x".repeat(4096));
+    large["times"] = json!(256);
+    let run = stage(&fixture, false, &[large.clone(), large.clone(), large]);
+    let report = &run.report;
+    assert_eq!(report["usage"]["denied"][0]["reason"], "held_requests", "{report}");
+    assert_eq!(report["usage"]["effects"]["requests"].as_array().map(Vec::len), Some(1), "{report}");
+}
+
+#[test]
+fn a_cancellation_ends_the_sending_at_once() {
+    let web = Web::start();
+    let fixture = start(&web, 2);
+    let run = stage(&fixture, true, &[web.post(SILENT, ""), web.post("/never", "")]);
+    let mut client = fixture.executor().client();
+    let token = fixture.tokens["anna"].clone();
+    let params = Act::Commit.params(&run);
+    let commit = std::thread::spawn(move || rpc(&mut client, &token, "a2g/commit", &params));
+    eventually("the request arrives", || (!web.requests().is_empty()).then_some(()));
+    assert_eq!((&*fixture.state(&run), has_file(&fixture)), ("sending", true));
+    error(&fixture.decide("anna", Act::Discard, &run), -32600);
+    let cancelled = fixture.ask("otto", "a2g/cancel", &json!({ "intent_id": run.intent }));
+    assert_eq!(result(&cancelled)["cancelled"], false, "the files are in force");
+    let report = decided(&commit.join().unwrap(), "SUCCESS");
+    let ends = &report["result"]["requests"];
+    assert_eq!(
+        (&ends[0]["outcome"], &ends[1]["outcome"]),
+        (&json!("unknown"), &json!("not_sent")),
+        "{report}"
+    );
+    assert!(ends[0]["reason"].as_str().unwrap().contains("cancelled or revoked"), "{report}");
+    assert_eq!((&*fixture.state(&run), web.requests().len()), ("in_force", 1));
+    fixture.succeed("anna", Act::Undo, &run);
 }
 
 #[test]
