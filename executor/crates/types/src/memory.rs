@@ -242,6 +242,12 @@ impl HeldBytes {
         self.bytes = bytes;
     }
 
+    /// `true` if so many bytes are more than the owner's share, whatever else it holds.
+    #[must_use]
+    pub fn exceeds_share(&self, bytes: u64) -> bool {
+        bytes > self.shares.share.load(Relaxed)
+    }
+
     /// Sets the number of bytes that this value counts, where the owner must not exceed its share even once.
     ///
     /// # Errors

@@ -451,10 +451,11 @@ impl Member {
     }
 
     fn try_take_stored(&self) -> Result<(), TableRefused> {
-        let Some(table) = read_table(&self.upper, self.areas.roots.len(), &self.owner)? else {
+        let latest = Arc::clone(&self.latest.lock());
+        let kept = latest.held.bytes();
+        let Some(table) = read_table(&self.upper, self.areas.roots.len(), &self.owner, kept)? else {
             return Ok(());
         };
-        let latest = Arc::clone(&self.latest.lock());
         let allows = |path: &EntryPath, act| self.granted.allows(&self.areas, path, act);
         Table::check_member(&latest, &table, allows).map_err(|error| {
             let path = error.path().and_then(|path| self.areas.guest_path(path));
@@ -614,7 +615,7 @@ fn for_each_content(
 }
 
 /// Reads the table that the process of a run has stored in a folder; `None` if there is none. It counts against the share
-/// of `owner`, and so do its bytes meanwhile.
+/// of `owner`, and so do its bytes meanwhile. `kept` bytes of that share stay in use as long as the table is needed.
 ///
 /// # Errors
 /// If it is no table, or there is no memory for it.
@@ -622,6 +623,7 @@ pub(super) fn read_table(
     folder: impl AsFd,
     roots: usize,
     owner: &str,
+    kept: u64,
 ) -> Result<Option<CountedTable>, TableRefused> {
     let Some((file, length)) = open_table(folder).map_err(|error| unreadable(&error))? else {
         return Ok(None);
@@ -631,23 +633,23 @@ pub(super) fn read_table(
         return Err(TableRefused::Unusable(TableError::TooLarge.to_string()));
     }
     let mut held = memory::hold_always(owner, 0);
-    count(&mut held, length)?;
+    count(&mut held, length, kept)?;
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     file.take(length).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
     let mut heap = 0;
     let mut no_room = None;
     let read = Table::from_bytes_within(&bytes, roots, &mut |taken| {
         heap = u64::try_from(taken).unwrap_or(u64::MAX);
-        no_room = count(&mut held, length.saturating_add(heap)).err();
+        no_room = count(&mut held, length.saturating_add(heap), kept).err();
         no_room.is_none()
     });
     drop(bytes);
     let table = match (read, no_room) {
         (Ok(table), _) => table,
-        (Err(_), Some(refused)) => return Err(refused.into()),
+        (Err(_), Some(refused)) => return Err(refused),
         (Err(error), None) => return Err(TableRefused::Unusable(error.to_string())),
     };
-    count(&mut held, heap)?;
+    count(&mut held, heap, kept)?;
     Ok(Some(CountedTable { table, held }))
 }
 
@@ -664,9 +666,18 @@ fn open_table(folder: impl AsFd) -> io::Result<Option<(File, u64)>> {
     if found.is_file() { Ok(Some((file, found.len()))) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// Sets the memory that is counted for a table. A small one counts as nothing, as a small message does.
-fn count(held: &mut HeldBytes, bytes: u64) -> Result<(), NoRoom> {
-    held.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes })
+/// Sets the memory that is counted for a table. A small one counts as nothing, as a small message does. One that does not
+/// fit into the share beside `kept` bytes never will.
+fn count(held: &mut HeldBytes, bytes: u64, kept: u64) -> Result<(), TableRefused> {
+    let counted = held.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes });
+    counted.map_err(|no_room| match no_room {
+        NoRoom::Share if held.exceeds_share(bytes.saturating_add(kept)) => TableRefused::Unusable(
+            "the list of the files that the program has used needs more than the caller's share of \
+             `server.max_memory_mb`, set by the operator: let the program use fewer files"
+                .to_owned(),
+        ),
+        NoRoom::Share | NoRoom::Budget => no_room.into(),
+    })
 }
 
 fn unreadable(error: &io::Error) -> TableRefused {

@@ -324,7 +324,7 @@ impl RunFiles {
         };
         match self {
             Self::Alone { folder, upper, roots } => {
-                let read = read_table(upper.dir(), roots.lower().len(), owner);
+                let read = read_table(upper.dir(), roots.lower().len(), owner, 0);
                 let found = read.map_err(|refused| refused.to_string())?;
                 let table = found.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
                 let list = list_changes(&table, &upper, &roots)?;
