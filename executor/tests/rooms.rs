@@ -336,6 +336,7 @@ const MAKERS: [(&str, &[&str]); 17] = [
             "Permit::open",
             "Permit::duplicate",
             "Permit::with_upper",
+            "Permit::narrow_written",
             "ReceivedPermit::duplicate",
             "ReceivedPermit::into_permit",
         ],
