@@ -1,8 +1,8 @@
 //! `a2g-executor effects`: the list of changes, and decisions on exactly what was shown.
 
 use super::{AFTER, BEFORE, EDITS, StagedFixture, StagedRun, edits, entries};
-use harness::{run, set_mode};
-use serde_json::Value;
+use harness::{Home, Options, run, set_mode};
+use serde_json::{Value, json};
 
 /// The end of a command: its exit code, and all that it printed.
 pub(super) struct Ended {
@@ -98,4 +98,21 @@ fn a_commit_over_changed_files_says_what_to_do() {
     let refused = fixture.effects("anna", &["commit", block(&run), "--yes"]);
     refused.expect(1, &["error: ", "a.txt", "the changes still wait", "put those back"]);
     assert_eq!(fixture.state(&run), "waiting");
+}
+
+/// The journal of that command is in memory.
+#[test]
+fn a_single_run_is_committed_if_it_is_confirmed() {
+    let home = Home::new(Options::new().set("ceilings.effects", "staged"));
+    let arguments = json!({ "path": "/workspace/a.txt", "content": "one" }).to_string();
+    let run = |more: &[&str]| {
+        let words = ["run", "write_file", "--scope", "/workspace/**", "--arguments", &arguments];
+        let output = home.run(&[&words[..], more].concat());
+        let printed = [output.stdout, output.stderr].concat();
+        Ended { code: output.status.code(), printed: String::from_utf8(printed).unwrap() }
+    };
+    run(&[]).expect(1, &["Created (1)", "/workspace/a.txt", "not confirmed: no file was changed"]);
+    assert!(!home.workspace().join("a.txt").exists());
+    run(&["--yes"]).expect(0, &["Created (1)", "+one", "committed: creates 1"]);
+    assert_eq!(std::fs::read_to_string(home.workspace().join("a.txt")).unwrap(), "one");
 }

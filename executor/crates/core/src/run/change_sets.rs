@@ -491,12 +491,13 @@ impl ChangeSets {
         let stage = self.journal.claims.stage(intent, IfFull::Wait).await?;
         match stage {
             Some((_, Stage::Finished(receipt))) => Ok(Some(receipt)),
-            Some((_, Stage::Pruned)) => {
+            // A journal in memory forgets a run when it ends.
+            Some((_, Stage::Pruned)) | None => {
                 let effects = Arc::clone(&self.effects);
                 let read = tokio::task::spawn_blocking(move || effects.read_receipt(intent)).await;
                 Ok(read.ok().flatten().map(Arc::new))
             }
-            Some((_, Stage::Queued | Stage::Running | Stage::Ended | Stage::Released)) | None => Ok(None),
+            Some((_, Stage::Queued | Stage::Running | Stage::Ended | Stage::Released)) => Ok(None),
         }
     }
 
