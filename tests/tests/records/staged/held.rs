@@ -216,7 +216,7 @@ fn the_first_request_without_an_answer_ends_the_sending() {
     let report = fixture.succeed("anna", Act::Commit, &run);
     let ends = report["result"]["requests"].as_array().unwrap();
     let outcomes = ends.iter().map(|end| end["outcome"].as_str().unwrap()).collect::<Vec<_>>();
-    assert_eq!(outcomes, ["sent", "unknown", "not_sent"], "{report}");
+    assert_eq!(outcomes, ["sent", "unknown", "not_tried"], "{report}");
     assert!(last_message(&fixture, &run).contains("request 2 may have arrived"));
     assert_eq!((web.requests().len(), has_file(&fixture)), (2, true));
 
@@ -317,7 +317,7 @@ fn a_cancellation_ends_the_sending_at_once() {
     let ends = &report["result"]["requests"];
     assert_eq!(
         (&ends[0]["outcome"], &ends[1]["outcome"]),
-        (&json!("unknown"), &json!("not_sent")),
+        (&json!("unknown"), &json!("not_tried")),
         "{report}"
     );
     assert!(ends[0]["reason"].as_str().unwrap().contains("cancelled or revoked"), "{report}");

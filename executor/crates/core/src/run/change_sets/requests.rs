@@ -88,7 +88,7 @@ impl ChangeSets {
         for ((number, stored), slot) in (1..).zip(list.requests()).zip(&mut ends) {
             match slot {
                 RequestEnd::Sent { .. } => continue,
-                RequestEnd::NotSent => {}
+                RequestEnd::NotTried => {}
                 RequestEnd::Failed { .. } | RequestEnd::Unknown { .. } => break,
             }
             *slot = match may_begin() {

@@ -58,7 +58,7 @@ pub(in crate::run) enum RequestEnd {
     /// It may have arrived. The reason is a clause.
     Unknown { reason: String },
     /// An earlier one was not answered, or the executor has stopped before.
-    NotSent,
+    NotTried,
 }
 
 /// A line of the log: a request, by its number from 1, begins or ends.
@@ -240,7 +240,7 @@ impl HeldList {
     }
 
     fn read_log(&self) -> io::Result<Vec<RequestEnd>> {
-        let mut ends = vec![RequestEnd::NotSent; self.requests.len()];
+        let mut ends = vec![RequestEnd::NotTried; self.requests.len()];
         let Some(file) = find_file(&self.folder, LOG)? else { return Ok(ends) };
         let log = read_all(file, MAX_FILE_BYTES)?;
         for line in log.split_inclusive(|byte| *byte == b'\n') {
@@ -276,7 +276,7 @@ fn show_fields(fields: &[(String, String)], left: &mut usize) -> Vec<String> {
 pub(in crate::run) fn describe_ends(ends: &[RequestEnd]) -> Option<String> {
     let count = |is_counted: fn(&RequestEnd) -> bool| ends.iter().filter(|end| is_counted(end)).count();
     let sent = count(|end| matches!(end, RequestEnd::Sent { .. }));
-    let not_sent = count(|end| *end == RequestEnd::NotSent);
+    let not_tried = count(|end| *end == RequestEnd::NotTried);
     let for_good = if sent > 0 { ", which cannot be undone" } else { "" };
     let mut text = format!("{sent} of {} requests were sent{for_good}", ends.len());
     for (number, end) in (1..).zip(ends) {
@@ -287,11 +287,11 @@ pub(in crate::run) fn describe_ends(ends: &[RequestEnd]) -> Option<String> {
             RequestEnd::Unknown { reason } => {
                 text.push_str(&format!("; request {number} may have arrived: {reason}"));
             }
-            RequestEnd::Sent { .. } | RequestEnd::NotSent => {}
+            RequestEnd::Sent { .. } | RequestEnd::NotTried => {}
         }
     }
-    if not_sent > 0 {
-        text.push_str(&format!("; not tried: {not_sent}"));
+    if not_tried > 0 {
+        text.push_str(&format!("; not tried: {not_tried}"));
     }
     (!ends.is_empty()).then_some(text)
 }
@@ -392,10 +392,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_has_begun_is_never_one_that_was_not_sent() {
+    fn a_request_that_has_begun_is_never_one_that_was_not_tried() {
         let home = tempfile::tempdir().unwrap();
         let list = leave(&open(home.path()), &["", "", "", ""]).unwrap();
-        assert_eq!(list.read_ends(), vec![RequestEnd::NotSent; 4]);
+        assert_eq!(list.read_ends(), vec![RequestEnd::NotTried; 4]);
         let sent = RequestEnd::Sent { status: 201 };
         let failed = RequestEnd::Failed { reason: "no".to_owned() };
         for (number, end) in [(1, None), (1, Some(sent.clone())), (2, Some(failed.clone())), (3, None)] {
@@ -407,7 +407,7 @@ mod tests {
         let ends = list.read_ends();
         std::fs::write(&log, "unreadable\n").unwrap();
         assert!(list.read_ends().iter().all(|end| matches!(end, RequestEnd::Unknown { .. })));
-        assert_eq!((&ends[0], &ends[1], &ends[3]), (&sent, &failed, &RequestEnd::NotSent));
+        assert_eq!((&ends[0], &ends[1], &ends[3]), (&sent, &failed, &RequestEnd::NotTried));
         assert!(matches!(ends[2], RequestEnd::Unknown { .. }), "{ends:?}");
         let said = describe_ends(&ends).unwrap();
         for part in ["1 of 4 requests", "request 2 was not sent: no", "request 3 may have", "; not tried: 1"]
