@@ -7,16 +7,16 @@
 //! A decision is a run without a guest: it has an intent of its own, a start that is on the disk before anything changes, a
 //! receipt and a report. Its intent follows from a random number in the receipt of the run whose changes it is about, and
 //! from the number of the decision. So a restart finds them, and brings the set to what they say. If a decision was
-//! interrupted after it had taken effect, another one records that.
+//! interrupted after it had taken effect, another one records that (`recovery.rs`).
 
 mod decision;
+mod recovery;
 mod requests;
 
 use super::approval_rules::required_approvals;
 use super::claims::Claims;
 use super::effects::{
-    ApplyError, ChangeSetSummary, EffectsFolder, HeldList, LeftSet, RequestEnd, RunChanges, TakenSet,
-    wrong_state_fault,
+    ApplyError, ChangeSetSummary, EffectsFolder, HeldList, RunChanges, TakenSet, wrong_state_fault,
 };
 use super::faults::{busy_fault, stop_fault};
 use super::fleet::{FleetClaim, Node, StartOutcome};
@@ -26,7 +26,6 @@ use super::slots::Slots;
 use super::{AgentFilter, ExecutorSettings, Parts, RunIdentity};
 use a2g_govern::{DecisionAuthor, DecisionRight};
 use a2g_journal::{ClaimResult, IfFull, Journal, RunEffects, Stage, StartRequest};
-use a2g_overlay::Recovered;
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::Egress;
 use a2g_types::call::Call;
@@ -36,14 +35,12 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::{AbortReason, ChangeState, DecisionAct, End, Receipt, Status};
 use a2g_types::stop::Stop;
 use a2g_types::tool::Digest;
-use decision::{Decision, decisions_of, has_set, state_without_folder, told_state};
+use decision::{Decision, decisions_of, has_set, state_without_folder};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The author of the end of a set whose time is over.
 const EXPIRED: &str = "the executor (`effects.decide_within_hours`)";
-/// The author of a decision that was interrupted after it had taken effect, and whose author the journal does not name.
-const RECOVERY: &str = "the executor (recovery)";
 /// The time between two looks for sets whose time is over.
 const DUE_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of commits and undos of one set. Each that fails is one.
@@ -52,10 +49,6 @@ const MAX_DECISIONS: u32 = 100;
 const DISCARD_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of these attempts.
 const MAX_DISCARD_TRIES: u32 = 300;
-/// The time between two attempts to record a decision that has taken effect.
-const RECORD_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of these attempts.
-const MAX_RECORD_TRIES: u32 = 30;
 /// The time for which the journal remembers a decision beside the time of its set.
 const REMEMBERED: Duration = Duration::from_hours(24);
 
@@ -364,126 +357,6 @@ impl ChangeSets {
         if tokio::task::spawn_blocking(move || taken.remove()).await.is_err() {
             tracing::warn!(%intent, "the folder of file changes was not removed");
         }
-    }
-
-    /// Brings the sets of earlier processes to what the decisions on them say. Call this before anything runs.
-    ///
-    /// # Ambient Authority
-    /// As [`EffectsFolder::recover`].
-    ///
-    /// # Errors
-    /// If the folder cannot be read or another process uses it.
-    pub(super) async fn recover(self: &Arc<Self>) -> std::io::Result<()> {
-        for left in self.effects.recover(&self.journal.claims).await? {
-            let intent = left.receipt.intent;
-            if let Err(fault) = self.restore(left).await {
-                tracing::error!(%intent, ?fault, "the file changes of an earlier run are left to the next start");
-            }
-        }
-        Ok(())
-    }
-
-    async fn restore(self: &Arc<Self>, left: LeftSet) -> Result<(), Fault> {
-        let receipt = Arc::clone(&left.receipt);
-        let PastDecisions { receipts: decisions, mut count } = self.past_decisions(&receipt).await?;
-        let last = decisions.last().and_then(|last| Some((DecisionAct::of_tool(last.tool.as_str())?, last)));
-        let by =
-            || last.and_then(|(_, last)| last.approved_by.clone()).unwrap_or_else(|| RECOVERY.to_owned());
-        let state = match told_state(&receipt, &decisions) {
-            // The journal has pruned the report of the commit.
-            ChangeState::Waiting if left.was_in_force() && decisions.len() < count as usize => {
-                ChangeState::InForce
-            }
-            state @ (ChangeState::Waiting
-            | ChangeState::Sending
-            | ChangeState::InForce
-            | ChangeState::Kept
-            | ChangeState::Discarded
-            | ChangeState::Undone) => state,
-        };
-        match (state, left.found) {
-            (ChangeState::Waiting | ChangeState::Sending, Recovered::Unchanged)
-            | (ChangeState::Kept | ChangeState::InForce, Recovered::Committed) => {}
-            // A commit was interrupted after it had taken effect.
-            (ChangeState::Waiting | ChangeState::Sending, Recovered::Committed) => {
-                let ends = left.read_request_ends();
-                count += 1;
-                self.record_recovered(&receipt, DecisionAct::Commit, &by(), count, &ends).await?;
-            }
-            // An undo was interrupted after it had taken effect.
-            (ChangeState::Kept | ChangeState::InForce, Recovered::Unchanged)
-                if last.is_some_and(|(act, _)| act == DecisionAct::Undo) =>
-            {
-                let ends = left.read_request_ends();
-                self.record_recovered(&receipt, DecisionAct::Undo, &by(), count.saturating_add(1), &ends)
-                    .await?;
-                left.remove();
-                return Ok(());
-            }
-            (ChangeState::Kept | ChangeState::InForce, Recovered::Unchanged) => {
-                left.leave(
-                    &self.effects,
-                    "the report of the run says that they are in force, and they are not",
-                );
-                return Ok(());
-            }
-            (ChangeState::Discarded | ChangeState::Undone, Recovered::Unchanged) => {
-                left.remove();
-                return Ok(());
-            }
-            (ChangeState::Discarded | ChangeState::Undone, Recovered::Committed) => {
-                left.leave(
-                    &self.effects,
-                    "the journal says that they were discarded or undone, and they are in force",
-                );
-                return Ok(());
-            }
-        }
-        left.keep(&self.effects, count, self.clock.now());
-        Ok(())
-    }
-
-    /// Records, as the decision with this number, one that has taken effect and has no record that says so. No request is
-    /// sent any more.
-    async fn record_recovered(
-        &self,
-        receipt: &Receipt,
-        act: DecisionAct,
-        by: &str,
-        number: u32,
-        ends: &[RequestEnd],
-    ) -> Result<Arc<Receipt>, Fault> {
-        let decision = Decision::new(receipt, act, by, number)?;
-        let claim = self.start(&decision).await?;
-        let end = decision.success(ends);
-        self.finish(&decision, &claim, end, Duration::ZERO).await
-    }
-
-    /// As [`Self::record_recovered`], for a decision of this process that another node of the fleet has reported as aborted.
-    /// `None` if it cannot be recorded now: the next start does it.
-    async fn record_again(
-        &self,
-        taken: &mut TakenSet,
-        receipt: &Receipt,
-        act: DecisionAct,
-        by: &str,
-        ends: &[RequestEnd],
-    ) -> Option<Arc<Receipt>> {
-        for _ in 0..MAX_RECORD_TRIES {
-            match self.record_recovered(receipt, act, by, taken.next_decision(), ends).await {
-                Ok(recorded) => {
-                    taken.count_decision();
-                    if recorded.outcome.end.status() == Status::Success {
-                        return Some(recorded);
-                    }
-                }
-                Err(fault) => {
-                    tracing::warn!(intent = %receipt.intent, ?fault, "a decision that has taken effect cannot be recorded yet");
-                }
-            }
-            tokio::time::sleep(RECORD_INTERVAL).await;
-        }
-        None
     }
 
     /// The receipt of a run that has ended: the journal's, or that beside the changes if the journal has pruned it.
