@@ -8,16 +8,20 @@
 //! end      the last table is checked, and settled as that of any other run
 //! ```
 //! A process may have been taken over by its guest. So each table is compared with the one before it: what the grant of its
-//! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn. A table in
-//! memory counts against the share of whoever sent the program.
+//! run does not allow has to be the same in both. One call at a time has the files; others wait for their turn. Tables are
+//! read and counted in `table.rs`.
+
+mod table;
+
+pub(super) use table::read_table;
 
 use super::removal::remove_tree;
 use super::roots::show_bytes;
 use super::{UPPER, make_folder, open_folder};
 use a2g_capability::{Ceilings, Mounts, Permit, Place, Root, Tree};
-use a2g_overlay::{Access, Act, EntryPath, LowerRoot, MAX_TABLE_BYTES, Name, Table, TableError, Upper};
+use a2g_overlay::{Access, Act, EntryPath, LowerRoot, Name, Table, Upper};
 use a2g_types::limit::Access as FileAccess;
-use a2g_types::memory::{self, HeldBytes, NoRoom, SMALL_MESSAGE_BYTES};
+use a2g_types::memory;
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Uid, chownat, fchmod, fstat, openat, renameat, statat, unlinkat,
@@ -25,12 +29,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{self, BufWriter, Read as _, Write as _};
-use std::ops::Deref;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, BufWriter, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use table::{CountedTable, TableRefused, unreadable};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -61,59 +65,12 @@ pub(super) enum StageError {
     Failed(String),
 }
 
-/// The reason why the table of a run is not taken. Both texts are clauses.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TableRefused {
-    /// There is no memory for it now.
-    #[error("{0}")]
-    NoRoom(&'static str),
-    /// It cannot be read, or is not one that the run can have left.
-    #[error("{0}")]
-    Unusable(String),
-}
-
-impl From<NoRoom> for TableRefused {
-    fn from(no_room: NoRoom) -> Self {
-        Self::NoRoom(match no_room {
-            NoRoom::Budget => {
-                "the executor has reached its memory limit (`server.max_memory_mb`), and the list of the files that the \
-                 program has used needs more: run it again later"
-            }
-            NoRoom::Share => {
-                "the lists of the files that the caller's programs have used, with its messages, use up its share of \
-                 `server.max_memory_mb`: let them use fewer files, or wait for other calls to end, and run it again"
-            }
-        })
-    }
-}
-
 impl From<TableRefused> for StageError {
     fn from(refused: TableRefused) -> Self {
         match refused {
             TableRefused::NoRoom(reason) => Self::NoRoom(reason),
             TableRefused::Unusable(reason) => Self::Broken(reason),
         }
-    }
-}
-
-/// A table in memory, which counts against the share of its owner.
-pub(super) struct CountedTable {
-    table: Table,
-    held: HeldBytes,
-}
-
-impl Deref for CountedTable {
-    type Target = Table;
-
-    fn deref(&self) -> &Table {
-        &self.table
-    }
-}
-
-impl CountedTable {
-    /// Counts as much again: for the list of changes, which is about as large.
-    pub(super) fn count_list(&self, owner: &str) -> HeldBytes {
-        memory::hold_always(owner, self.held.bytes())
     }
 }
 
@@ -612,76 +569,6 @@ fn for_each_content(
         }
     }
     Ok(())
-}
-
-/// Reads the table that the process of a run has stored in a folder; `None` if there is none. It counts against the share
-/// of `owner`, and so do its bytes meanwhile. `kept` bytes of that share stay in use as long as the table is needed.
-///
-/// # Errors
-/// If it is no table, or there is no memory for it.
-pub(super) fn read_table(
-    folder: impl AsFd,
-    roots: usize,
-    owner: &str,
-    kept: u64,
-) -> Result<Option<CountedTable>, TableRefused> {
-    let Some((file, length)) = open_table(folder).map_err(|error| unreadable(&error))? else {
-        return Ok(None);
-    };
-    let max = u64::try_from(MAX_TABLE_BYTES).unwrap_or(u64::MAX);
-    if length > max {
-        return Err(TableRefused::Unusable(TableError::TooLarge.to_string()));
-    }
-    let mut held = memory::hold_always(owner, 0);
-    count(&mut held, length, kept)?;
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    file.take(length).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
-    let mut heap = 0;
-    let mut no_room = None;
-    let read = Table::from_bytes_within(&bytes, roots, &mut |taken| {
-        heap = u64::try_from(taken).unwrap_or(u64::MAX);
-        no_room = count(&mut held, length.saturating_add(heap), kept).err();
-        no_room.is_none()
-    });
-    drop(bytes);
-    let table = match (read, no_room) {
-        (Ok(table), _) => table,
-        (Err(_), Some(refused)) => return Err(refused),
-        (Err(error), None) => return Err(TableRefused::Unusable(error.to_string())),
-    };
-    count(&mut held, heap, kept)?;
-    Ok(Some(CountedTable { table, held }))
-}
-
-/// Opens a stored table. Returns its length, too.
-fn open_table(folder: impl AsFd) -> io::Result<Option<(File, u64)>> {
-    // The process can have put anything in its place: nothing is followed, and nothing waits.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat(folder, Upper::TABLE, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let found = file.metadata()?;
-    if found.is_file() { Ok(Some((file, found.len()))) } else { Err(io::Error::other("it is not a file")) }
-}
-
-/// Sets the memory that is counted for a table. A small one counts as nothing, as a small message does. One that does not
-/// fit into the share beside `kept` bytes never will.
-fn count(held: &mut HeldBytes, bytes: u64, kept: u64) -> Result<(), TableRefused> {
-    let counted = held.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes });
-    counted.map_err(|no_room| match no_room {
-        NoRoom::Share if held.exceeds_share(bytes.saturating_add(kept)) => TableRefused::Unusable(
-            "the list of the files that the program has used needs more than the caller's share of \
-             `server.max_memory_mb`, set by the operator: let the program use fewer files"
-                .to_owned(),
-        ),
-        NoRoom::Share | NoRoom::Budget => no_room.into(),
-    })
-}
-
-fn unreadable(error: &io::Error) -> TableRefused {
-    TableRefused::Unusable(format!("their table cannot be read ({error}): run it again"))
 }
 
 /// Opens the contents of an earlier process's run.

@@ -13,6 +13,7 @@ use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::os::unix::net::UnixListener;
