@@ -1,10 +1,9 @@
 //! The limits of `[effects]`: the time to decide, the time to undo, and the disk space of all sets.
 
 use super::{
-    AFTER, Act, BEFORE, EDITS, NEW, StagedFixture, Step, decided, edits, entries, tool, tool_of_body,
+    AFTER, Act, BEFORE, CHUNK_BYTES, EDITS, NEW, StagedFixture, Step, decided, edits, entries, large, tool,
 };
-use harness::guests::repeat;
-use harness::{Options, Tool, WallClock, error, eventually, execute, result};
+use harness::{Options, WallClock, error, eventually, execute, result};
 use serde_json::json;
 
 const HOUR: i64 = 3600;
@@ -12,19 +11,6 @@ const HOUR: i64 = 3600;
 const LARGE_BYTES: usize = 80 * CHUNK_BYTES;
 /// So much of half a MiB, which is the share of an agent, that no other run may begin.
 const FITTING_CHUNKS: u64 = 25;
-const CHUNK_BYTES: usize = 16_384;
-
-/// A tool that creates a file with so many chunks.
-fn large(name: &str, chunks: u64) -> Tool {
-    let opens = format!(
-        r#"(if (call $create (i32.const 3) @"{name}") (then (unreachable)))
-           (memory.fill (i32.const 65536) (i32.const 120) (i32.const {CHUNK_BYTES}))"#
-    );
-    let writes = format!(
-        "(if (call $write (global.get $fd) (i32.const 65536) (i32.const {CHUNK_BYTES})) (then (unreachable)))"
-    );
-    tool_of_body(name, "staged", repeat(&opens, chunks, &writes))
-}
 
 /// Sleeps until the executor has looked for sets whose time is over at least once.
 fn assert_stays(fixture: &StagedFixture, run: &super::StagedRun, state: &str) {

@@ -20,7 +20,7 @@ mod shown;
 mod stuck;
 
 use harness::callers::{List, agent, rpc};
-use harness::guests::Guest;
+use harness::guests::{Guest, repeat};
 use harness::{
     AGENT, Catalogue, Executor, Governor, Home, Options, Tool, approved, execute, id_of, intent, manifest,
     result, set_member,
@@ -55,6 +55,9 @@ pub(crate) const AFTER: &[(&str, &str)] = &[
 ];
 /// A content that no other file has.
 const NEW: &str = "the content of the new file";
+
+/// The size of what [`large`] writes at once, in bytes.
+const CHUNK_BYTES: usize = 16_384;
 
 /// The entries below a folder, as in [`BEFORE`].
 pub(crate) type Entries = BTreeMap<String, String>;
@@ -138,6 +141,18 @@ pub(crate) fn tool(name: &str, effects: &str, steps: &[Step<'_>]) -> Tool {
 
 fn tool_of_body(name: &str, effects: &str, body: String) -> Tool {
     Tool::command_bytes(name, Guest::new(body).beside(BESIDE).wasm()).effects(effects)
+}
+
+/// A tool that creates a file with so many chunks of [`CHUNK_BYTES`].
+fn large(name: &str, chunks: u64) -> Tool {
+    let opens = format!(
+        r#"(if (call $create (i32.const 3) @"{name}") (then (unreachable)))
+           (memory.fill (i32.const 65536) (i32.const 120) (i32.const {CHUNK_BYTES}))"#
+    );
+    let writes = format!(
+        "(if (call $write (global.get $fd) (i32.const 65536) (i32.const {CHUNK_BYTES})) (then (unreachable)))"
+    );
+    tool_of_body(name, "staged", repeat(&opens, chunks, &writes))
 }
 
 /// The tool [`EDITS`] under another name, or with other effects.

@@ -1,24 +1,12 @@
 //! The shares of agents in the disk space of all sets: no agent takes that of the others, or the undo of what they did.
 
-use super::{Act, BEFORE, EDITS, StagedFixture, Step, edits, entries, execute_as_other, tool, tool_of_body};
-use harness::guests::repeat;
-use harness::{Tool, error, eventually, execute};
+use super::{Act, BEFORE, EDITS, StagedFixture, Step, edits, entries, execute_as_other, large, tool};
+use harness::{error, eventually, execute};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const CHUNK_BYTES: usize = 16_384;
-
-/// A tool that creates a file of 1.75 MiB.
-fn large(name: &str) -> Tool {
-    let opens = format!(
-        r#"(if (call $create (i32.const 3) @"{name}") (then (unreachable)))
-           (memory.fill (i32.const 65536) (i32.const 120) (i32.const {CHUNK_BYTES}))"#
-    );
-    let writes = format!(
-        "(if (call $write (global.get $fd) (i32.const 65536) (i32.const {CHUNK_BYTES})) (then (unreachable)))"
-    );
-    tool_of_body(name, "staged", repeat(&opens, 112, &writes))
-}
+/// So much of 2 MiB, which is the share of an agent, that no other run may begin.
+const LARGE_CHUNKS: u64 = 112;
 
 /// Asserts that a call is refused for lack of space, and which.
 fn assert_no_room(answer: &Value, why: &str) {
@@ -28,7 +16,7 @@ fn assert_no_room(answer: &Value, why: &str) {
 
 #[test]
 fn what_waits_of_one_agent_leaves_half_of_the_space_to_others() {
-    let tools = [large("large"), edits(EDITS, "staged"), edits("together", "atomic")];
+    let tools = [large("large", LARGE_CHUNKS), edits(EDITS, "staged"), edits("together", "atomic")];
     let fixture = StagedFixture::start_with(tools, |options| options.set("effects.max_mb", 4));
     let own = fixture.stage("large");
     for tool in [EDITS, "together"] {
