@@ -15,7 +15,8 @@ const MEMORY_MB: u64 = 1024;
 
 /// A catalogue with the tool and `read_file`; `None` if the wheel is not there.
 fn science() -> Option<Catalogue> {
-    let wheel = clients().join("science").join(WHEEL);
+    let folder = clients();
+    let wheel = folder.join("science").join(WHEEL);
     if !wheel.is_file() {
         print_skipped(&format!("there is no {}", wheel.display()));
         return None;
