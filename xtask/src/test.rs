@@ -3,7 +3,6 @@
 //! The executor and the tools are built before the tests that need them, all tests run even if some fail, and
 //! each skipped test is named. No test is repeated until it passes; `--repeat` repeats all until one fails.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -11,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use serde::Deserialize;
 
 use crate::collections;
 use crate::run::{self, Workspace};
@@ -63,8 +61,6 @@ const TORTURE_SEEDS: u32 = 20_000;
 /// The part of a test's name that says that the test needs [`WASIP2`].
 const WASIP2_MARK: &str = "wasip2";
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The area of `tests/tests` whose tests compile tools and run the tests of languages, for minutes of processor time.
-const COMPILING: &str = "packages";
 /// Maximum time for which a process may outlive the tests that started it.
 pub(crate) const MAX_LEFT_BEHIND: Duration = Duration::from_secs(30);
 
@@ -228,38 +224,17 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     }
     let listed = if guests.has_wasip2 { String::new() } else { list() };
     let skip = if guests.has_wasip2 { &[][..] } else { &["--skip", WASIP2_MARK] };
-    if arguments.is_empty() {
-        return conclude(&run_all(workspace, skip)?, &listed);
-    }
     let mut main = main_tests("--");
+    // Pictures of the console's pages, for people who look at them afterwards.
+    main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
     share_out(&mut main);
-    let outcome = follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?;
-    conclude(&[outcome], &listed)
-}
-
-/// Runs all tests. Those of [`COMPILING`] fill the time in which the others wait.
-fn run_all(workspace: &Workspace, skip: &[&str]) -> Result<Vec<Outcome>> {
-    // The SDK is a member of the executor's workspace too, which tests it.
-    let words = ["test", "--locked", "--no-fail-fast", "--workspace"];
-    let excluded = ["--exclude", "a2g-guest-sdk", "--exclude", "a2g-guest-sdk-derive"];
-    let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
-    tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
-    let others = names_of_tests(workspace)?.into_iter().filter(|name| name != COMPILING);
-    let selection = others.flat_map(|name| ["--test".to_owned(), name]).collect::<Vec<_>>();
-    thread::scope(|scope| {
-        let compiling = scope.spawn(|| {
-            let mut tests = executor_tests(workspace, &[COMPILING], "", skip);
-            share_out(&mut tests);
-            follow_quietly("tests that compile", &mut yielding(&tests), MAX_LEFT_BEHIND)
-        });
-        let mut main = workspace.cargo(&[&words[..], &["--lib", "--bins"]].concat());
-        main.args(&selection).arg("--").args(skip);
-        // Pictures of the console's pages, for people who look at them afterwards.
-        main.env("A2G_TEST_SCREENSHOTS", workspace.target.join("xtask").join("screenshots"));
-        share_out(&mut main);
-        let mut outcomes = vec![follow("executor", &mut main, MAX_LEFT_BEHIND)?];
-        let mut documentation = workspace.cargo(&[&words[..], &["--doc"]].concat());
-        outcomes.push(follow("examples in documentation", &mut documentation, MAX_LEFT_BEHIND)?);
+    let mut outcomes = vec![follow("executor", main.args(for_tests).args(skip), MAX_LEFT_BEHIND)?];
+    if arguments.is_empty() {
+        // The SDK is a member of the executor's workspace too, which has tested it.
+        let words = ["test", "--locked", "--no-fail-fast", "--workspace"];
+        let excluded = ["--exclude", "a2g-guest-sdk", "--exclude", "a2g-guest-sdk-derive"];
+        let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
+        tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
         for HostileSetting { isolation, name, same } in HOSTILE_SETTINGS {
             let mut hostile = executor_tests(workspace, &["sandbox"], "hostile", skip);
             for module in same {
@@ -270,55 +245,8 @@ fn run_all(workspace: &Workspace, skip: &[&str]) -> Result<Vec<Outcome>> {
             outcomes.push(follow(name, &mut hostile, MAX_LEFT_BEHIND)?);
         }
         outcomes.push(follow("tools", &mut tools_tests(), MAX_LEFT_BEHIND)?);
-        let compiled = compiling.join().unwrap_or_else(|_| bail!("the tests that compile have panicked"))?;
-        anstream::print!("{}", compiled.text);
-        outcomes.push(compiled.outcome);
-        Ok(outcomes)
-    })
-}
-
-/// The names of all programs of tests, other than those of libraries and programs.
-fn names_of_tests(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut command = workspace.cargo(&["metadata", "--locked", "--no-deps", "--format-version", "1"]);
-    let metadata: Metadata = serde_json::from_str(&run::capture(&mut command)?)?;
-    let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
-    let tests = targets.filter(|target| target.kind.iter().any(|kind| kind == "test"));
-    let names = tests.map(|test| test.name).collect::<BTreeSet<_>>();
-    ensure!(names.contains(COMPILING), "there is no program of tests with the name `{COMPILING}`");
-    Ok(names.into_iter().collect())
-}
-
-/// A part of the output of `cargo metadata`.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-/// The same command, which leaves the processor to others that want it.
-fn yielding(command: &Command) -> Command {
-    let mut yielding = Command::new("nice");
-    yielding.args(["-n", "5"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => yielding.env(name, value),
-            None => yielding.env_remove(name),
-        };
     }
-    if let Some(folder) = command.get_current_dir() {
-        yielding.current_dir(folder);
-    }
-    yielding
+    conclude(&outcomes, &listed)
 }
 
 /// The command `test --repeat`: runs the executor's tests so many times, until they fail once; beside a busy thread if
@@ -381,31 +309,6 @@ pub(crate) fn executor_tests(
 /// Prints and parses the output of `cargo test`. If a test left processes behind that keep the pipe open, waits
 /// for them for at most `patience`.
 pub(crate) fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result<Outcome> {
-    follow_with(name, cargo, patience, |line| anstream::println!("{line}"))
-}
-
-/// The result of tests that ran beside others, and their output, which would have been mixed with that of the others.
-struct Quiet {
-    outcome: Outcome,
-    text: String,
-}
-
-/// As [`follow`], and prints nothing.
-fn follow_quietly(name: &'static str, cargo: &mut Command, patience: Duration) -> Result<Quiet> {
-    let mut text = String::new();
-    let outcome = follow_with(name, cargo, patience, |line| {
-        text.push_str(line);
-        text.push('\n');
-    })?;
-    Ok(Quiet { outcome, text })
-}
-
-fn follow_with(
-    name: &'static str,
-    cargo: &mut Command,
-    patience: Duration,
-    mut show: impl FnMut(&str),
-) -> Result<Outcome> {
     run::progress("Testing", name);
     let started = run::now();
     let mut child = cargo.stdout(Stdio::piped()).spawn()?;
@@ -418,13 +321,13 @@ fn follow_with(
         match receiver.recv_timeout(POLL_INTERVAL) {
             Ok(line) => {
                 let line = String::from_utf8_lossy(&line);
-                show(&line);
+                anstream::println!("{line}");
                 outcome.read(&line);
             }
             Err(RecvTimeoutError::Disconnected) => break child.wait()?.success(),
             // The pipe stays open until every process that inherited it has ended.
             Err(RecvTimeoutError::Timeout) if ended.is_some_and(|ended| ended.elapsed() >= patience) => {
-                show("a test left a process behind that keeps the output pipe open");
+                anstream::println!("a test left a process behind that keeps the output pipe open");
                 break false;
             }
             Err(RecvTimeoutError::Timeout) => ended = ended.or(child.try_wait()?.map(|_| run::now())),
