@@ -427,7 +427,7 @@ fn state_part(state: ChangeState, count: u64, until: OffsetDateTime, now: Offset
     }
 }
 
-/// What became of the requests at a commit, which no undo takes back.
+/// The ends of the requests at a commit, which no undo takes back.
 fn sent_part(state: ChangeState, changes: &FileChanges, decisions: &[Arc<Receipt>]) -> Markup {
     let was_committed = match state {
         ChangeState::InForce | ChangeState::Kept | ChangeState::Undone => true,

@@ -57,7 +57,7 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
 /// memory of the run, which only a module with exceptions has, and which counts against the memory limit.
 const EXCEPTIONS: WasmFeatures = WasmFeatures::EXCEPTIONS.union(WasmFeatures::GC_TYPES);
 
-/// What compiled code has to have in common with the engine that loads it.
+/// The settings that compiled code has to have in common with the engine that loads it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CodeFeatures {
     /// Generated code counts its instructions, which makes it slower and is needed for a limit on fuel.

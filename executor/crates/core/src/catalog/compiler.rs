@@ -23,9 +23,9 @@ pub const MAX_MODULE_BYTES: u64 = 192 << 20;
 /// The maximum size of a module that is downloaded from a registry, in bytes. A larger one can only be added from a file,
 /// and gets more to compile it than the configuration says.
 pub const MAX_PULLED_MODULE_BYTES: u64 = 64 << 20;
-/// What a module above [`MAX_PULLED_MODULE_BYTES`] may take to compile, at least.
-const LARGEST_CPU_SECONDS: u64 = 300;
-const LARGEST_MEMORY_MB: u64 = 3072;
+/// The CPU time, in seconds, and the memory, in MB, that a module above [`MAX_PULLED_MODULE_BYTES`] gets at least.
+const MIN_CPU_SECONDS_IF_LARGE: u64 = 300;
+const MIN_MEMORY_MB_IF_LARGE: u64 = 3072;
 /// The maximum size of the code of one module, in bytes. The compiler process cannot write more.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
 /// The maximum number of bytes of standard error that are read.
@@ -52,8 +52,9 @@ impl CompileLimits {
         if bytes <= MAX_PULLED_MODULE_BYTES {
             return self;
         }
-        let memory = MemoryLimit::from_mb(self.memory.mb().max(LARGEST_MEMORY_MB)).unwrap_or(self.memory);
-        Self { cpu_seconds: self.cpu_seconds.max(LARGEST_CPU_SECONDS), memory }
+        let memory =
+            MemoryLimit::from_mb(self.memory.mb().max(MIN_MEMORY_MB_IF_LARGE)).unwrap_or(self.memory);
+        Self { cpu_seconds: self.cpu_seconds.max(MIN_CPU_SECONDS_IF_LARGE), memory }
     }
 }
 

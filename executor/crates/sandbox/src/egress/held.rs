@@ -194,7 +194,7 @@ impl Egress {
         let answer = timeout(MAX_SEND_TIME, session.send(message, Timeouts::default())).await;
         let response = answer.unwrap_or(Err(NetworkError::ResponseTimeout.into()))?;
         let status = response.status().as_u16();
-        // Nobody waits for the body. It is read nevertheless, so that its server is not cut off at once.
+        // The body is read although no caller waits for it, so that its server is not cut off at once.
         spawn::spawn_run_task(async move {
             let _rest_is_dropped = timeout(MAX_READ_TIME, read_some(response.into_body())).await;
         });

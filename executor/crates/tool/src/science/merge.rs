@@ -20,7 +20,7 @@ use wasm_encoder::{
 };
 use wasmparser::{ExternalKind, KnownCustom, Name, Parser, Payload, TypeRef};
 
-/// What a request asks for. `science/a2g_start.py` and `science/a2g_door.py` have the same numbers.
+/// The request of the interpreter. `science/a2g_start.py` and `science/a2g_door.py` have the same numbers.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     /// The bytes of the second memory at one offset.
@@ -39,7 +39,7 @@ enum Operation {
     Arguments = 9,
 }
 
-/// What the module is made of.
+/// The parts that the module is made of.
 #[derive(Debug)]
 pub(super) struct Parts<'a> {
     /// The interpreter: a module with the exports `turn` and `host_alloc` and the import `host::call`.
@@ -86,7 +86,7 @@ const DESCRIPTOR_BYTES: i32 = 32;
 /// The types that are added, in this order after the interpreter's: parameters and results, all `i32`.
 const ARITIES: [(usize, usize); 7] = [(1, 0), (3, 0), (5, 0), (8, 0), (0, 1), (2, 1), (4, 1)];
 
-/// What the merger has to know of the interpreter.
+/// The facts of the interpreter that the merger needs.
 #[derive(Debug)]
 struct Interpreter {
     types: u32,
@@ -235,7 +235,7 @@ struct Counts {
 /// The functions that are added, in this order after the interpreter's.
 #[derive(Debug, Clone, Copy)]
 enum Added {
-    /// What the interpreter calls as `host::call`: request and its length, and where to write address and length of the
+    /// The function that the interpreter calls as `host::call`: request and its length, and where to write address and length of the
     /// answer. Returns 0.
     Door,
     Reallocate,
@@ -250,7 +250,7 @@ const ADDED: [(Added, usize, usize); 4] =
 /// The variables that are added, all `i32` and 0 at the start.
 #[derive(Debug, Clone, Copy)]
 enum Global {
-    /// Where imports write their results, and `invoke` its own.
+    /// The address at which imports write their results, and `invoke` its own.
     Result,
     Arguments,
     ArgumentsLength,
