@@ -414,20 +414,21 @@ const THIRD_LENGTH: i32 = 12;
 const FIRST_NUMBER: i32 = 16;
 const SECOND_NUMBER: i32 = 20;
 
+// The locals of the function that `door` makes: its parameters,
+const REQUEST: u32 = 0;
+const LENGTH: u32 = 1;
+const ANSWER_ADDRESS: u32 = 2;
+const ANSWER_LENGTH: u32 = 3;
+// the texts of the request, and the answer with its source; `TAKEN` is freed.
+const FIRST: u32 = 4;
+const SECOND: u32 = 5;
+const THIRD: u32 = 6;
+const SOURCE: u32 = 7;
+const SIZE: u32 = 8;
+const TAKEN: u32 = 9;
+const ANSWER: u32 = 10;
+
 fn door(interpreter: &Interpreter) -> Function {
-    // Parameters.
-    const REQUEST: u32 = 0;
-    const LENGTH: u32 = 1;
-    const ANSWER_ADDRESS: u32 = 2;
-    const ANSWER_LENGTH: u32 = 3;
-    // The texts of the request, and what the answer is copied from; `TAKEN` is freed.
-    const FIRST: u32 = 4;
-    const SECOND: u32 = 5;
-    const THIRD: u32 = 6;
-    const SOURCE: u32 = 7;
-    const SIZE: u32 = 8;
-    const TAKEN: u32 = 9;
-    const ANSWER: u32 = 10;
     let result = interpreter.added_global(Global::Result);
     let mut function = Function::new([(7, ValType::I32)]);
     let mut code = function.instructions();
@@ -505,18 +506,23 @@ fn door(interpreter: &Interpreter) -> Function {
         code.local_set(SIZE);
     });
     code.unreachable().end();
+    copy_answer(&mut code, interpreter);
+    function
+}
+
+/// Copies the answer to memory that the interpreter frees, and ends the function.
+fn copy_answer(code: &mut InstructionSink<'_>, interpreter: &Interpreter) {
     code.local_get(SIZE).call(interpreter.moved(interpreter.allocate)).local_tee(ANSWER);
     code.i32_eqz().if_(BlockType::Empty).unreachable().end();
     code.local_get(REQUEST).i32_load(word(0)).i32_const(Operation::Read as i32).i32_eq();
     code.if_(BlockType::Empty).local_get(ANSWER);
-    number(&mut code, FIRST_NUMBER);
+    code.local_get(REQUEST).i32_load(word(FIRST_NUMBER));
     code.local_get(SIZE).memory_copy(OWN_MEMORY, TEXT_MEMORY).else_();
     code.local_get(ANSWER).local_get(SOURCE).local_get(SIZE).memory_copy(OWN_MEMORY, OWN_MEMORY).end();
     code.local_get(TAKEN).call(interpreter.moved(interpreter.free));
     code.local_get(ANSWER_ADDRESS).local_get(ANSWER).i32_store(word(0));
     code.local_get(ANSWER_LENGTH).local_get(SIZE).i32_store(word(0));
     code.i32_const(0).end();
-    function
 }
 
 /// Allocates the area for results, once.
