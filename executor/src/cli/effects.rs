@@ -11,7 +11,7 @@ use super::remote::{call, member, options, unreadable};
 use a2g_journal::NounCount;
 use a2g_types::ident::IntentId;
 use a2g_types::limit::FileEffects;
-use a2g_types::outcome::{ChangeState, DecisionAct, LEFT_TO_OPERATOR, Status};
+use a2g_types::outcome::{ChangeState, DecisionAct, Status};
 use a2g_types::tool::Digest;
 use a2g_wire::a2g::decode::{self, EffectsDecision, EffectsSet};
 use a2g_wire::a2g::encode;
@@ -125,7 +125,7 @@ fn decide(
     }
     let error = member(&report, "error")?;
     let why = error.as_str().unwrap_or("the executor's answer does not say why the decision failed");
-    if why.starts_with(LEFT_TO_OPERATOR) {
+    if member(&report, "left_to_operator")? == true {
         bail!("{why}");
     }
     bail!("{why}; {}", advice_after_failure(act));

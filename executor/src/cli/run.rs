@@ -262,6 +262,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::Aborted(_) => ExitCode::FAILURE,
     }
 }
@@ -359,6 +360,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::Aborted(_) => {
             note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(134)

@@ -143,9 +143,11 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
         End::ToolError { code, message, detail: _ } => [code, message].into_iter().for_each(&mut replace),
         End::Exited { stderr_tail, .. } => replace(stderr_tail),
         End::ResultInvalid { pointer, message } => [pointer, message].into_iter().for_each(&mut replace),
-        End::Trapped(text) | End::NotStarted(text) | End::Crashed(text) | End::NotCommitted(text) => {
-            replace(text);
-        }
+        End::Trapped(text)
+        | End::NotStarted(text)
+        | End::Crashed(text)
+        | End::NotCommitted(text)
+        | End::LeftToOperator(text) => replace(text),
         End::ResultNotJson | End::LimitReached(_) | End::Aborted(_) => {}
     }
     output.logs.iter_mut().for_each(|log| replace(&mut log.message));
@@ -178,7 +180,7 @@ fn bound<T>(value: T) -> Bound<T> {
 
 fn end(number: u64) -> End {
     let text = String::new;
-    match number % 10 {
+    match number % 11 {
         0 => End::ToolError { code: text(), message: text(), detail: None },
         1 => End::Exited { code: 1, stderr_tail: text() },
         2 => End::ResultInvalid { pointer: text(), message: text() },
@@ -187,7 +189,8 @@ fn end(number: u64) -> End {
         5 => End::Crashed(text()),
         6 => End::LimitReached(Limit::Memory),
         7 => End::NotCommitted(text()),
-        8 => End::Staged(json!("").into()),
+        8 => End::LeftToOperator(text()),
+        9 => End::Staged(json!("").into()),
         _ => End::Returned(json!("").into()),
     }
 }

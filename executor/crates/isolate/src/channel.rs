@@ -170,6 +170,7 @@ impl From<End> for ReportedEnd {
             | End::NotStarted(_)
             | End::Crashed(_)
             | End::NotCommitted(_)
+            | End::LeftToOperator(_)
             | End::LimitReached(_)
             | End::Aborted(_) => Self::Other(end),
         }

@@ -114,6 +114,7 @@ pub(super) fn may_go_on_after(end: &End) -> bool {
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::LimitReached(_)
         | End::Aborted(_) => false,
     }

@@ -406,6 +406,7 @@ impl Supervisor {
                 | End::ToolError { .. }
                 | End::ResultInvalid { .. }
                 | End::NotCommitted(_)
+                | End::LeftToOperator(_)
                 | End::Aborted(_),
             ) => End::Crashed("it reported an end that a child may not report".to_owned()),
             ReportedEnd::Other(End::Exited { code, stderr_tail }) => {

@@ -262,7 +262,8 @@ impl Found {
             | End::Trapped(_)
             | End::NotStarted(_)
             | End::Crashed(_)
-            | End::NotCommitted(_) => "failed".to_owned(),
+            | End::NotCommitted(_)
+            | End::LeftToOperator(_) => "failed".to_owned(),
         };
         Self::Error { code, message: encode::describe_failure(outcome).unwrap_or_default() }
     }

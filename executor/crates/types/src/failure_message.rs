@@ -10,6 +10,9 @@ use std::fmt::Display;
 
 /// The code with which a tool says that its run has no network, as the SDK for tools does.
 const NETWORK_OFF: &str = "network_off";
+/// The state of file changes that could be neither applied nor taken back as a whole, with what to do.
+const LEFT_TO_OPERATOR: &str = "some changes may be in force, and are left to an operator (see the executor's log; its next \
+                                start tries again)";
 /// Maximum number of characters of guest text in a sentence.
 const MAX_GUEST_TEXT_CHARS: usize = 400;
 
@@ -61,9 +64,16 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
         // Only a decision on the file changes of another run: its reader knows which one.
         End::NotCommitted(reason) if usage.effects.value.is_direct() => Some(escape_guest_text(reason)),
         End::NotCommitted(reason) => {
-            let extent = if end.is_left_to_operator() { " as a whole" } else { "" };
             let reason = escape_guest_text(reason);
-            Some(format!("the tool's file changes were not committed{extent}: {reason}"))
+            Some(format!("the tool's file changes were not committed: {reason}"))
+        }
+        End::LeftToOperator(reason) => {
+            let subject = if usage.effects.value.is_direct() {
+                ""
+            } else {
+                "the tool's file changes were not committed as a whole: "
+            };
+            Some(format!("{subject}{LEFT_TO_OPERATOR}: {}", escape_guest_text(reason)))
         }
         End::LimitReached(limit) => Some(limit_message(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),
@@ -92,6 +102,7 @@ pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::Aborted(_) => json!({ "status": status, "ran": true }),
     };
     details.as_object().cloned().unwrap_or_default()

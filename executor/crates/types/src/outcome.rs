@@ -10,7 +10,7 @@ mod changes;
 
 pub use changes::{
     ChangeCounts, ChangeGroup, ChangeState, ChangeWord, ChangedRange, DecisionAct, EntryWord, FileChanges,
-    LEFT_TO_OPERATOR, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange, ShownRequest,
+    MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange, ShownRequest,
 };
 
 use crate::call::{Door, ParentRun};
@@ -133,6 +133,9 @@ pub enum End {
     /// The file changes of a run, or of a decision on one, could not take effect together, so none of them did. The text
     /// is the reason.
     NotCommitted(String),
+    /// The file changes of a run, or of a decision on one, could be neither carried out nor taken back as a whole: some may
+    /// be in force. The text is the reason.
+    LeftToOperator(String),
     /// A limit ended the run.
     LimitReached(#[serde(deserialize_with = "Limit::deserialize_ending")] Limit),
     /// The run was stopped from outside.
@@ -155,7 +158,7 @@ impl End {
     /// `true` for changes that could be neither applied nor taken back as a whole.
     #[must_use]
     pub fn is_left_to_operator(&self) -> bool {
-        if let Self::NotCommitted(reason) = self { reason.starts_with(LEFT_TO_OPERATOR) } else { false }
+        matches!(self, Self::LeftToOperator(_))
     }
 
     /// The status of this end.
@@ -171,7 +174,8 @@ impl End {
             | Self::Trapped(_)
             | Self::NotStarted(_)
             | Self::Crashed(_)
-            | Self::NotCommitted(_) => Status::Failure,
+            | Self::NotCommitted(_)
+            | Self::LeftToOperator(_) => Status::Failure,
             Self::LimitReached(limit) if *limit == Limit::Time => Status::Timeout,
             Self::LimitReached(_) => Status::Failure,
             Self::Aborted(_) => Status::Aborted,

@@ -490,13 +490,13 @@ impl ChangeSets {
                 DecisionAct::Commit | DecisionAct::Undo => true,
                 DecisionAct::Discard => false,
             };
-        let is_unsettled = matches!(applied, Err(ApplyError::Unsettled(_)));
+        let is_left_to_operator = matches!(applied, Err(ApplyError::LeftToOperator(_)));
         let end = match applied {
             Ok(()) => decision.success(&ends),
             Err(_reason) if !claim.is_held() => End::Aborted(AbortReason::LeaseLost),
-            Err(error) => End::NotCommitted(error.into_reason()),
+            Err(error) => error.into_end(),
         };
-        if is_unsettled {
+        if is_left_to_operator {
             // No other decision may touch it: what is left has the only copy of some originals.
             taken.leave();
             return self.finish(&decision, &claim, end, wall).await;

@@ -80,6 +80,7 @@ fn ends() -> Vec<(String, End)> {
         ("not-started".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
         ("not-committed".to_owned(), End::NotCommitted("`/a/b` has changed".into())),
+        ("left-to-operator".to_owned(), End::LeftToOperator("`/a/b` has changed".into())),
     ];
     ends.extend(Limit::ending_runs().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(limit))));
     ends.extend(AbortReason::VARIANTS.iter().map(|why| (format!("aborted/{why:?}"), End::Aborted(*why))));

@@ -14,9 +14,6 @@ pub const MAX_SHOWN_BYTES: usize = 64 * 1024;
 /// Maximum number of changed ranges that a text names of a file that is no text.
 const MAX_DESCRIBED_RANGES: usize = 8;
 
-/// The beginning of the reason of a commit or an undo that could be neither carried out nor taken back as a whole.
-pub const LEFT_TO_OPERATOR: &str = "some changes may be in force, and are left to an operator (see the executor's log; its next start tries again)";
-
 /// The file changes of a run that took effect together, or that wait for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChanges {

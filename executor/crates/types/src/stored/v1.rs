@@ -227,6 +227,7 @@ enum End {
     NotStarted(String),
     Crashed(String),
     NotCommitted(String),
+    LeftToOperator(String),
     LimitReached(#[serde(deserialize_with = "limit::Limit::deserialize_ending")] limit::Limit),
     Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
 }

@@ -179,7 +179,8 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
         | End::ResultNotJson
         | End::ResultInvalid { .. }
         | End::NotStarted(_)
-        | End::NotCommitted(_) => (A2eCode::ToolError, message()),
+        | End::NotCommitted(_)
+        | End::LeftToOperator(_) => (A2eCode::ToolError, message()),
         End::Trapped(_) | End::Crashed(_) => (A2eCode::SandboxCrash, message()),
         End::LimitReached(limit) if *limit == Limit::Time => (A2eCode::Timeout, message()),
         End::LimitReached(limit) if *limit == Limit::Memory => (A2eCode::OutOfMemory, message()),

@@ -462,6 +462,7 @@ fn every_end_has_its_code() {
         (End::ResultNotJson, "tool_error"),
         (End::NotStarted("x".into()), "tool_error"),
         (End::NotCommitted("x".into()), "tool_error"),
+        (End::LeftToOperator("x".into()), "tool_error"),
         (End::Trapped("unreachable".into()), "sandbox_crash"),
         (End::Crashed("signal 9".into()), "sandbox_crash"),
         (End::LimitReached(Limit::Time), "timeout"),

@@ -490,6 +490,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         status: WireName(end.status()),
         result,
         error: failure_message::describe(outcome),
+        left_to_operator: end.is_left_to_operator(),
         tool_error,
         metrics: metrics_message(metrics),
         logs: logs.iter().map(log_line).collect(),
@@ -562,6 +563,7 @@ fn split_end(end: &End) -> (Option<&JsonText>, Option<message::ToolErrorMessage<
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::LimitReached(_)
         | End::Aborted(_) => (None, None),
     }

@@ -123,6 +123,10 @@ pub(super) struct ReportMessage<'a> {
     /// One sentence, when the tool did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
+    /// Present when some file changes may be in force, and an operator has to look.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("const" = true))]
+    pub(super) left_to_operator: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tool_error: Option<ToolErrorMessage<'a>>,
     pub(super) metrics: MetricsMessage,

@@ -196,6 +196,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
         | End::Trapped(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::Aborted(_) => NexusError::new(NexusCode::ExecutionFailed, message),
     })
 }

@@ -148,6 +148,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
         | End::Trapped(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::Aborted(_) => SovereignError::new(-32000, status, &sentence),
     };
     Some(failure.with_data("intent_id", receipt.intent.to_string()))

@@ -9,7 +9,7 @@ use a2g_overlay::{
     CommitError, Disk, Effects, EffectsError, EffectsLimits, Folders, Recovered, Table, Upper, commit,
     recover, undo,
 };
-use a2g_types::outcome::{LEFT_TO_OPERATOR, Receipt};
+use a2g_types::outcome::{End, Receipt};
 use a2g_types::stored;
 use a2g_types::tool::Digest;
 use rustix::fs::{Mode, OFlags, openat, renameat};
@@ -49,15 +49,22 @@ pub(in crate::run) enum ApplyError {
     /// Nothing was changed. The reason is a clause.
     Unchanged(String),
     /// Some changes may be in force. The reason is a clause.
-    Unsettled(String),
+    LeftToOperator(String),
 }
 
 impl ApplyError {
     /// The reason, as a clause.
     pub(in crate::run) fn into_reason(self) -> String {
         match self {
-            Self::Unchanged(reason) => reason,
-            Self::Unsettled(reason) => format!("{LEFT_TO_OPERATOR}: {reason}"),
+            Self::Unchanged(reason) | Self::LeftToOperator(reason) => reason,
+        }
+    }
+
+    /// The end of the decision that this error ended.
+    pub(in crate::run) fn into_end(self) -> End {
+        match self {
+            Self::Unchanged(reason) => End::NotCommitted(reason),
+            Self::LeftToOperator(reason) => End::LeftToOperator(reason),
         }
     }
 }
@@ -129,7 +136,7 @@ impl RunChanges {
                 let folder = self.folder.path();
                 let state = self.roots.describe_commit_error(&again);
                 tracing::error!(folder = %folder.display(), state, "file changes could be neither applied nor taken back as a whole: the next start tries again");
-                Err(ApplyError::Unsettled(reason))
+                Err(ApplyError::LeftToOperator(reason))
             }
         }
     }

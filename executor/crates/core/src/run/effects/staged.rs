@@ -64,12 +64,14 @@ pub(in crate::run) struct Settled {
     pub(in crate::run) kept: Option<Kept>,
 }
 
-/// The reason why no change of a successful run has taken effect.
+/// The reason why the changes of a successful run have not taken effect as a whole.
 pub(in crate::run) enum SettleError {
     /// Somebody has stopped the run meanwhile.
     Withdrawn(AbortReason),
-    /// They could not. The reason is a clause.
+    /// None could. The reason is a clause.
     NotCommitted(String),
+    /// Some may be in force. The reason is a clause.
+    LeftToOperator(String),
 }
 
 impl From<String> for SettleError {
@@ -401,14 +403,13 @@ impl Settling {
         folder.fate = Fate::Kept;
         let mut run_changes = RunChanges { folder, upper, store, roots, requests: None };
         if let Err(error) = run_changes.apply(&list) {
-            let reason = match error {
+            return Err(match error {
                 ApplyError::Unchanged(reason) => {
                     run_changes.set_fate(Fate::Removed);
-                    format!("{reason}: run it again")
+                    SettleError::NotCommitted(format!("{reason}: run it again"))
                 }
-                unsettled @ ApplyError::Unsettled(_) => unsettled.into_reason(),
-            };
-            return Err(SettleError::NotCommitted(reason));
+                ApplyError::LeftToOperator(reason) => SettleError::LeftToOperator(reason),
+            });
         }
         let keep = effects.settings.keep;
         let now = clock.now();

@@ -497,6 +497,7 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }
 }

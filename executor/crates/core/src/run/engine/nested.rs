@@ -613,7 +613,8 @@ fn answer(receipt: &Receipt) -> Result<CallAnswer, CallError> {
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
-        | End::NotCommitted(_) => "failed",
+        | End::NotCommitted(_)
+        | End::LeftToOperator(_) => "failed",
     };
     let error = CallError::new(code, describe_failure(&receipt.outcome));
     Err(CallError { detail: detail(&facts_of(receipt)), ..error })

@@ -419,6 +419,10 @@ async fn settle(
             outcome.end = End::NotCommitted(reason);
             None
         }
+        Err(SettleError::LeftToOperator(reason)) => {
+            outcome.end = End::LeftToOperator(reason);
+            None
+        }
     }
 }
 
