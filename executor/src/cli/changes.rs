@@ -68,7 +68,9 @@ fn request_lines(changes: &FileChanges) -> Vec<String> {
         let blank = "";
         let target = one_line(format_args!("{} {}", request.method, request.url));
         let content = one_line(request.describe_content());
-        [format!("{blank:INDENT$}{target}"), format!("{blank:DIFF_INDENT$}{content}")]
+        let body = request.body.as_ref().map(|body| format!("{blank:DIFF_INDENT$}body: {}", one_line(body)));
+        let lines = [format!("{blank:INDENT$}{target}"), format!("{blank:DIFF_INDENT$}{content}")];
+        lines.into_iter().chain(body)
     });
     title.into_iter().chain(requests).collect()
 }
@@ -201,6 +203,7 @@ Not shown: 9999 more changes, none of them a deletion or a rename (changes 19, c
             fields: vec!["cookie".to_owned()],
             body_bytes: 0,
             body_digest: Digest([1; 32]),
+            body: Some("a\u{1b}".to_owned()),
         };
         let deleted = vec![ShownChange::new(ChangeWord::Deleted, EntryWord::Folder, "/workspace/old")];
         let all = FileChanges { requests: vec![request], ..changes(1, deleted) };
@@ -208,6 +211,7 @@ Not shown: 9999 more changes, none of them a deletion or a rename (changes 19, c
 Sends (1), once, at the commit; it cannot be undone
   POST https://a.example:443/x
       no body; fields cookie
+      body: a\\u001b
 Deleted (1)
   folder    /workspace/old";
         assert_eq!(lines(&all).join("\n"), expected);

@@ -99,6 +99,7 @@ fn requests_part(changes: &FileChanges) -> Markup {
                     li {
                         strong.bad { (request.method) } " " code { (whole(&request.url)) }
                         span.kind { " " (request.describe_content()) }
+                        @if let Some(body) = &request.body { br; span.kind { "Body: " } code { (whole(body)) } }
                     }
                 }
             }
@@ -300,6 +301,7 @@ mod tests {
             fields: vec!["cookie".to_owned()],
             body_bytes: 3,
             body_digest: Digest::compute(b"one"),
+            body: None,
         };
         assert!(!may_do_harm(&of(0, Vec::new())));
         let sends = FileChanges { requests: vec![request], ..of(0, Vec::new()) };

@@ -295,8 +295,13 @@ async fn set_page(
     // Another agent may have used the id before.
     let record = found.filter(|record| record.agent == agent.as_str());
     let tools = console.executor.catalogue.tools();
+    let with_bodies = match signed_in.caller.decision_right() {
+        Some(right) => console.executor.changes.with_bodies(&set.receipt, &right).await,
+        None => None,
+    };
+    let set_with_bodies = with_bodies.map(|receipt| ChangeSet { receipt: Arc::new(receipt), ..set.clone() });
     let page = SetPage {
-        set,
+        set: set_with_bodies.as_ref().unwrap_or(set),
         record: record.as_ref(),
         tool: find_tool(&tools, tool.as_str()),
         node: console.executor.node.name(),

@@ -246,6 +246,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
                 fields: vec![String::new()],
                 body_bytes: 1,
                 body_digest: Digest([0; 32]),
+                body: None,
             }],
             ..FileChanges::new(2, Digest([0; 32]))
         }),

@@ -67,7 +67,7 @@ impl McpDoor {
         receipt: &Receipt,
         state: &StagedState,
     ) -> Result<Step, Fault> {
-        let Some(question) = self.changes_question(context, receipt, state) else {
+        let Some(question) = self.changes_question(context, receipt, state).await else {
             return Ok(Step::Answer(None));
         };
         match (context.revision, &context.elicitor) {
@@ -99,15 +99,16 @@ impl McpDoor {
     }
 
     /// The question about file changes that wait; `None` if the caller may not decide, or its client shows no forms.
-    pub(super) fn changes_question(
+    pub(super) async fn changes_question(
         &self,
         context: &RequestContext,
         receipt: &Receipt,
         state: &StagedState,
     ) -> Option<Elicitation> {
-        context.caller.decision_right().filter(|_| context.capabilities.elicits_forms)?;
+        let right = context.caller.decision_right().filter(|_| context.capabilities.elicits_forms)?;
         let page = self.console_url.changes_page(receipt.intent);
-        elicit::changes_question(receipt, state, page.as_deref())
+        let with_bodies = self.executor.changes.with_bodies(receipt, &right).await;
+        elicit::changes_question(with_bodies.as_ref().unwrap_or(receipt), state, page.as_deref())
     }
 
     /// Commits or discards the file changes of a staged run, as a person has decided in a form. Returns the reason if the

@@ -105,8 +105,8 @@ impl McpDoor {
                     | None => {}
                 }
                 let waiting = staged_state(&self.executor, &receipt).await.filter(StagedState::is_waiting);
-                if let Some(question) =
-                    waiting.and_then(|state| self.changes_question(context, &receipt, &state))
+                if let Some(state) = waiting
+                    && let Some(question) = self.changes_question(context, &receipt, &state).await
                 {
                     return Ok(TaskStatus::InputRequired(question));
                 }

@@ -15,6 +15,9 @@ const MAX_LIST_BYTES: usize = 4_000;
 /// Maximum length in characters of the URL of a request in such a list; the host is always within. Reports, the console
 /// and the command line have it whole.
 const MAX_URL_CHARS: usize = 300;
+/// Maximum length in characters of the body of a request in such a list. The console and the command line have a short body
+/// whole.
+const MAX_BODY_CHARS: usize = 1_000;
 /// Maximum size in bytes of the differences in a text.
 const MAX_DIFF_BYTES: usize = 4_000;
 
@@ -269,14 +272,21 @@ fn line(change: &ShownChange) -> String {
 
 /// One request, such as ``sends `POST https://a.example:443/x` (no body; fields cookie)``. The texts of a request are escaped.
 fn request_line(request: &ShownRequest) -> String {
-    let ShownRequest { method, url, .. } = request;
-    let shown = url.chars().take(MAX_URL_CHARS).collect::<String>();
-    let cut = match url.chars().count().saturating_sub(MAX_URL_CHARS) {
-        0 => String::new(),
-        left_out => format!("; {left_out} more characters of the URL not shown"),
-    };
+    let ShownRequest { method, url, body, .. } = request;
+    let (shown, cut) = cut_text(url, MAX_URL_CHARS, "the URL");
     let content = escape_backticks(&request.describe_content());
-    format!("sends {} ({content}{cut})", code(&format!("{method} {shown}")))
+    let body = body.as_ref().map_or_else(String::new, |body| {
+        let (shown_body, cut_body) = cut_text(body, MAX_BODY_CHARS, "the body");
+        format!(" with the body {}{cut_body}", code(shown_body))
+    });
+    format!("sends {} ({content}{cut}){body}", code(&format!("{method} {shown}")))
+}
+
+/// The first characters of a text, and a clause about the others. `name` is that of the text.
+fn cut_text<'a>(text: &'a str, max_chars: usize, name: &str) -> (&'a str, String) {
+    let Some((end, _)) = text.char_indices().nth(max_chars) else { return (text, String::new()) };
+    let (shown, rest) = text.split_at(end);
+    (shown, format!("; {} more characters of {name} not shown", rest.chars().count()))
 }
 
 /// A text of others as code in Markdown, which it cannot end.
@@ -331,6 +341,7 @@ mod tests {
             fields: vec!["cookie".to_owned()],
             body_bytes: 0,
             body_digest: Digest([1; 32]),
+            body: None,
         }
     }
 
@@ -475,6 +486,13 @@ mod tests {
             line.ends_with("a` (no body; fields cookie; 132 more characters of the URL not shown)"),
             "{line}"
         );
+        let with_body = ShownRequest {
+            body: Some(format!("`{}", "b".repeat(1_009))),
+            ..request("https://a.example:443/")
+        };
+        let line = request_line(&with_body);
+        assert!(line.contains(") with the body `\\u{60}bbb"), "{line}");
+        assert!(line.ends_with("b`; 10 more characters of the body not shown"), "{line}");
         let changed = changes(vec![shown(ChangeWord::Changed, "/w/`a`")], 1);
         let listed = list_for_decision(&FileChanges { requests: vec![long; 64], ..changed });
         assert!(listed.ends_with("\n* changed file `/w/\\u{60}a\\u{60}`"), "{listed}");

@@ -149,6 +149,31 @@ fn a_commit_sends_the_requests_once_in_their_order() {
 }
 
 #[test]
+fn the_text_of_a_short_body_is_shown_to_those_who_may_commit_it() {
+    let web = Web::start();
+    let fixture = start(&web, 2);
+    let mut text = web.post("/", "{\"to\":\n\"anna\"}");
+    text["fields"] = json!([["content-type", "application/json"]]);
+    let run = stage(&fixture, false, &[text, web.post("/", "of no known type")]);
+    let bodies = |who: &str| {
+        let answer = fixture.ask(who, "a2g/effects", &json!({ "intent": run.intent }));
+        let requests = result(&answer)["sets"][0]["requests"].clone();
+        [requests[0]["body"].clone(), requests[1]["body"].clone()]
+    };
+    let shown = r#"{"to":\n"anna"}"#;
+    for who in ["anna", "gov"] {
+        assert_eq!(bodies(who), [json!(shown), Value::Null], "{who}");
+    }
+    for who in ["otto", "agent"] {
+        assert_eq!(bodies(who), [Value::Null, Value::Null], "{who}");
+    }
+    assert_eq!(run.report["usage"]["effects"]["requests"][0]["body"], Value::Null);
+    fixture.effects("anna", &["show", &run.intent]).expect(0, &["body: {"]);
+    decided(&fixture.decide("anna", Act::Commit, &run), "SUCCESS");
+    assert_eq!(bodies("anna"), [Value::Null, Value::Null], "nothing waits");
+}
+
+#[test]
 fn a_run_that_leaves_only_requests_waits_too() {
     let web = Web::start();
     let fixture = start(&web, 1);

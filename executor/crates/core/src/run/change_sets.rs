@@ -139,6 +139,24 @@ impl ChangeSets {
         Ok(Some(ChangeSet { summary, receipt, decisions }))
     }
 
+    /// The receipt of a run with the texts of the short bodies of its requests that wait, for the holder of a right who may
+    /// commit them: they may be secrets. `None` for anybody else, and if there are none.
+    pub async fn with_bodies(&self, receipt: &Receipt, right: &DecisionRight<'_>) -> Option<Receipt> {
+        let intent = receipt.intent;
+        receipt.outcome.usage.changes.as_ref().filter(|changes| !changes.requests.is_empty())?;
+        let summary = self.effects.summary(intent)?;
+        self.check_author(&summary, right).ok()?;
+        let effects = Arc::clone(&self.effects);
+        let read = tokio::task::spawn_blocking(move || effects.read_body_texts(intent)).await;
+        let texts = read.ok().flatten()?;
+        let mut shown = receipt.clone();
+        let requests = shown.outcome.usage.changes.iter_mut().flat_map(|changes| &mut changes.requests);
+        for (request, text) in requests.zip(texts) {
+            request.body = text;
+        }
+        Some(shown)
+    }
+
     /// The state of the changes of a run; `None` for one whose changes were not kept apart, and where it is not known.
     ///
     /// # Errors

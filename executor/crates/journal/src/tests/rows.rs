@@ -323,6 +323,7 @@ fn stored_texts_are_stable() {
             fields: vec!["cookie".into()],
             body_bytes: 3,
             body_digest: Digest([2; 32]),
+            body: None,
         };
         receipt.outcome.usage.changes =
             Some(FileChanges { requests: vec![request], ..FileChanges::new(0, Digest([1; 32])) });

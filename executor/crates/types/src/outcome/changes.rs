@@ -349,6 +349,9 @@ pub struct ShownRequest {
     pub body_bytes: u64,
     /// The hash of the body.
     pub body_digest: Digest,
+    /// The text of a short body, for a person who may decide. What a person could not see is escaped. `None` in every
+    /// record and report: the text may be a secret.
+    pub body: Option<String>,
 }
 
 impl ShownRequest {
@@ -512,6 +515,7 @@ mod tests {
             fields: Vec::new(),
             body_bytes: 0,
             body_digest: Digest([0xab; 32]),
+            body: None,
         };
         assert_eq!(request.describe_content(), "no body");
         let fields = vec!["accept".to_owned(), "cookie".to_owned()];

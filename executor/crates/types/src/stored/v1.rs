@@ -370,6 +370,9 @@ struct ShownRequest {
     body_bytes: u64,
     #[serde(with = "as_hexadecimal")]
     body_digest: tool::Digest,
+    // Never stored.
+    #[serde(skip)]
+    body: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]

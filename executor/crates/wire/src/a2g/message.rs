@@ -318,6 +318,10 @@ pub(super) struct RequestMessage<'a> {
     /// The SHA-256 of the body.
     #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub(super) sha256: String,
+    /// The text of a short body, in the answer of `a2g/effects` to a caller who may commit. What a person could not see is
+    /// escaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<&'a str>,
 }
 
 /// The numbers of changes by kind. An emptied file is not counted as changed.

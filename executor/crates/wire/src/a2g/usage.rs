@@ -83,8 +83,15 @@ pub(super) fn listed_changes(mode: FileEffects, changes: &FileChanges) -> messag
 }
 
 fn held_request(request: &ShownRequest) -> message::RequestMessage<'_> {
-    let ShownRequest { method, url, fields, body_bytes, body_digest } = request;
-    message::RequestMessage { method, url, fields, bytes: *body_bytes, sha256: body_digest.to_string() }
+    let ShownRequest { method, url, fields, body_bytes, body_digest, body } = request;
+    message::RequestMessage {
+        method,
+        url,
+        fields,
+        bytes: *body_bytes,
+        sha256: body_digest.to_string(),
+        body: body.as_deref(),
+    }
 }
 
 fn change_counts(counts: ChangeCounts) -> message::ChangeCountsMessage {

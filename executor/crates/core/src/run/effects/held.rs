@@ -31,6 +31,10 @@ const LIST: &str = "list.json";
 const LOG: &str = "log";
 /// The longest such file, in bytes: 64 URLs of 2 KiB and 256 KiB of header fields, of which every byte may be escaped.
 const MAX_FILE_BYTES: u64 = 4 << 20;
+/// The maximum size of a body whose text is shown, in bytes.
+const MAX_SHOWN_BODY_BYTES: u64 = 4 << 10;
+/// The maximum size of the texts of all bodies of a run that are shown, in bytes, escaped.
+const MAX_SHOWN_BODIES_BYTES: usize = 64 << 10;
 /// The maximum size of the names of header fields that are shown of all requests of a run, in bytes.
 const MAX_SHOWN_FIELD_BYTES: usize = 16 << 10;
 /// The beginning of the bytes of which the digest of changes with requests is.
@@ -191,6 +195,8 @@ impl HeldList {
             fields: show_fields(&request.fields, &mut left),
             body_bytes: *bytes,
             body_digest: *digest,
+            // Receipts have these.
+            body: None,
         };
         self.requests.iter().map(shown).collect()
     }
@@ -206,6 +212,29 @@ impl HeldList {
             return Err(io::Error::other("the body is not the one that was listed"));
         }
         Ok(content)
+    }
+
+    /// The texts of the short bodies, as a person sees them; `None` for each other body.
+    ///
+    /// # Errors
+    /// As [`Self::read_body`].
+    pub(super) fn read_body_texts(&self) -> io::Result<Vec<Option<String>>> {
+        let mut left = MAX_SHOWN_BODIES_BYTES;
+        let mut texts = Vec::new();
+        for stored in &self.requests {
+            let is_short = (1..=MAX_SHOWN_BODY_BYTES).contains(&stored.bytes);
+            let content = if is_short && has_text_type(&stored.request.fields) {
+                self.read_body(stored)?
+            } else {
+                Vec::new()
+            };
+            let text = String::from_utf8(content).ok().filter(|text| !text.is_empty());
+            let shown =
+                text.map(|text| escape_invisible(&text, usize::MAX)).filter(|shown| shown.len() <= left);
+            left = left.saturating_sub(shown.as_ref().map_or(0, String::len));
+            texts.push(shown);
+        }
+        Ok(texts)
     }
 
     /// Checks that all bodies are those that were kept.
@@ -256,6 +285,17 @@ impl HeldList {
         }
         Ok(ends)
     }
+}
+
+/// `true` if the field `content-type` names JSON, a form or another text.
+fn has_text_type(fields: &[(String, String)]) -> bool {
+    let is_text = |value: &String| {
+        let named = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        named.starts_with("text/")
+            || named.ends_with("+json")
+            || ["application/json", "application/x-www-form-urlencoded"].contains(&named.as_str())
+    };
+    fields.iter().any(|(name, value)| name == "content-type" && is_text(value))
 }
 
 /// The names of header fields for which `left` bytes are left, and the number of the others, such as `12 more`: no name
@@ -379,6 +419,37 @@ mod tests {
         drop(store.make_body().unwrap());
         assert!(store.finish().unwrap().is_none());
         assert_eq!(std::fs::read_dir(home.path().join(REQUESTS)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_short_texts_are_shown_of_bodies() {
+        let home = tempfile::tempdir().unwrap();
+        let store = HeldStore::new(&open(home.path()), u64::MAX).unwrap();
+        let long = "x".repeat(4097);
+        let bodies: [(&str, &[u8]); 8] = [
+            ("application/json; charset=utf-8", b"{\"a\":\n1}"),
+            ("Text/Plain", "a\u{202e}b".as_bytes()),
+            ("application/x-www-form-urlencoded", b"a=b"),
+            ("application/problem+json", b"{}"),
+            ("application/octet-stream", b"text"),
+            ("text/plain", b"\xff"),
+            ("text/plain", b""),
+            ("text/plain", long.as_bytes()),
+        ];
+        for (media_type, body) in bodies {
+            let mut file = store.make_body().unwrap();
+            file.file.write_all(body).unwrap();
+            let fields = vec![("content-type".to_owned(), media_type.to_owned())];
+            let url = "https://a.example:443/".to_owned();
+            store.keep(HeldRequest { method: "POST".to_owned(), url, fields }, file).unwrap();
+        }
+        let list = store.finish().unwrap().unwrap();
+        let texts = list.read_body_texts().unwrap();
+        let shown = texts.iter().map(Option::as_deref).collect::<Vec<_>>();
+        let expected =
+            [Some(r#"{"a":\n1}"#), Some(r"a\u{202e}b"), Some("a=b"), Some("{}"), None, None, None, None];
+        assert_eq!(shown, expected);
+        assert!(list.to_shown().iter().all(|request| request.body.is_none()), "a receipt has none");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! Each set has the folder of its run, with the file `set.json`. No handle is open while nobody decides.
 
 use super::changes::{RunChanges, read_receipt};
+use super::held::HeldList;
 use super::roots::RunRoots;
 use super::{EffectsFolder, Fate, OpenedFolder, RunFolder, open_folder};
 use crate::run::faults::busy_fault;
@@ -149,11 +150,26 @@ impl EffectsFolder {
 
     /// The receipt that is stored beside the changes of a run. Blocks.
     pub(in crate::run) fn read_receipt(&self, intent: IntentId) -> Option<Receipt> {
-        let name = self.sets.lock().get(&intent)?.folder.clone();
+        read_receipt(&self.open_set(intent, |_set| true)?).ok().flatten()
+    }
+
+    /// The texts of the short bodies of requests that wait; `None` if none do, or they cannot be read. Blocks.
+    pub(in crate::run) fn read_body_texts(&self, intent: IntentId) -> Option<Vec<Option<String>>> {
+        let folder = self.open_set(intent, is_waiting)?;
+        let read =
+            HeldList::open(&folder.dir).and_then(|list| list.map(|list| list.read_body_texts()).transpose());
+        read.unwrap_or_else(|error| {
+            tracing::warn!(%intent, %error, "the bodies of requests that wait cannot be read");
+            None
+        })
+    }
+
+    /// Opens the folder of a set.
+    fn open_set(&self, intent: IntentId, is_wanted: impl Fn(&KeptSet) -> bool) -> Option<RunFolder> {
+        let name = self.sets.lock().get(&intent).filter(|set| is_wanted(set))?.folder.clone();
         let parent = self.open().ok()?;
         let dir = open_folder(&parent.dir, &name).ok()?;
-        let folder = RunFolder { parent, name, dir, fate: Fate::Kept };
-        read_receipt(&folder).ok().flatten()
+        Some(RunFolder { parent, name, dir, fate: Fate::Kept })
     }
 
     /// One set.

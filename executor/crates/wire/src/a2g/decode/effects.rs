@@ -156,6 +156,7 @@ fn decode_request(field: Field<'_>) -> Result<ShownRequest, Fault> {
         fields: object.require("fields")?.strings()?,
         body_bytes: decode_number(object.require("bytes")?)?,
         body_digest: object.read("sha256")?,
+        body: object.read_optional("body")?,
     })
 }
 

@@ -155,6 +155,7 @@ fn effects_sets() -> [EffectsSet; 2] {
         fields: vec!["cookie".into()],
         body_bytes: 5,
         body_digest: Digest([0xcd; 32]),
+        body: Some("hello".into()),
     };
     let shown = EffectsSet {
         intent: IntentId::parse(INTENT).unwrap(),
@@ -226,6 +227,7 @@ fn sets_of_file_changes_are_read_as_they_are_written() {
     assert_eq!((&shown["state"], &shown["left_out"]), (&json!("waiting"), &json!(2)));
     let request = json!({
         "method": "POST", "url": "https://a.example:443/x", "fields": ["cookie"], "bytes": 5, "sha256": "cd".repeat(32),
+        "body": "hello",
     });
     assert_eq!(shown["requests"], json!([request]));
     let uncounted = FileChanges { counts: None, ..staged_changes() };
