@@ -18,7 +18,7 @@ use a2g_http::body::no_room_fault;
 use a2g_runtime::timer_now;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
-use a2g_types::memory::{self, HeldBytes, NoRoom};
+use a2g_types::memory::{self, CountedBytes, NoRoom};
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::encode;
@@ -402,7 +402,7 @@ struct StreamState {
     first: u64,
     events: VecDeque<Arc<str>>,
     /// The bytes of the events, in the caller's share of memory.
-    held: HeldBytes,
+    held: CountedBytes,
     bytes: u64,
     /// The time of the answer.
     finished: Option<Instant>,

@@ -118,11 +118,11 @@ pub(crate) struct Lease {
     process: String,
     clock: Arc<dyn Clock>,
     times: LeaseTimes,
-    held: Mutex<HeldLease>,
+    own: Mutex<OwnLease>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct HeldLease {
+struct OwnLease {
     epoch: u64,
     revision: u64,
     renewals: u64,
@@ -144,8 +144,8 @@ impl Lease {
         head: NodeHead,
     ) -> Result<Self, FleetError> {
         let process = Uuid::new_v4().to_string();
-        let held = join(&node, &process, clock.as_ref(), store, head, NodeLoad::default(), None).await?;
-        Ok(Self { node, process, clock, times, held: Mutex::new(held) })
+        let own = join(&node, &process, clock.as_ref(), store, head, NodeLoad::default(), None).await?;
+        Ok(Self { node, process, clock, times, own: Mutex::new(own) })
     }
 
     /// Takes the lease again after another node has taken over.
@@ -159,9 +159,9 @@ impl Lease {
         load: NodeLoad,
     ) -> Result<(), FleetError> {
         let latest = Some(self.epoch());
-        let held = join(&self.node, &self.process, self.clock.as_ref(), store, head, load, latest).await?;
-        *self.held.lock() = held;
-        tracing::warn!(epoch = held.epoch, "this node had lost its lease, and has joined the fleet again");
+        let own = join(&self.node, &self.process, self.clock.as_ref(), store, head, load, latest).await?;
+        *self.own.lock() = own;
+        tracing::warn!(epoch = own.epoch, "this node had lost its lease, and has joined the fleet again");
         Ok(())
     }
 
@@ -171,18 +171,18 @@ impl Lease {
     }
 
     pub(crate) fn renewals(&self) -> u64 {
-        self.held.lock().renewals
+        self.own.lock().renewals
     }
 
     pub(crate) fn epoch(&self) -> u64 {
-        self.held.lock().epoch
+        self.own.lock().epoch
     }
 
     /// Returns `true` if no other node can have taken over the claims of `epoch`.
     pub(crate) fn is_held(&self, epoch: u64) -> bool {
-        let held = *self.held.lock();
-        let age = self.clock.monotonic().saturating_duration_since(held.renewed_at);
-        held.epoch == epoch && !held.is_replaced && !held.is_left && age < self.times.fence()
+        let own = *self.own.lock();
+        let age = self.clock.monotonic().saturating_duration_since(own.renewed_at);
+        own.epoch == epoch && !own.is_replaced && !own.is_left && age < self.times.fence()
     }
 
     /// Renews the lease.
@@ -193,38 +193,38 @@ impl Lease {
         head: NodeHead,
         load: NodeLoad,
     ) -> Result<(), FleetError> {
-        let held = {
-            let mut held = self.held.lock();
-            held.is_left |= state == NodeState::Left;
-            *held
+        let own = {
+            let mut own = self.own.lock();
+            own.is_left |= state == NodeState::Left;
+            *own
         };
-        if held.is_replaced {
+        if own.is_replaced {
             return Err(FleetError::LeaseLost);
         }
-        if held.is_left && state != NodeState::Left {
+        if own.is_left && state != NodeState::Left {
             return Ok(());
         }
         let key = node_key(&self.node);
-        let HeldLease { mut revision, mut renewals, .. } = held;
+        let OwnLease { mut revision, mut renewals, .. } = own;
         for _ in 0..MAX_TRIES {
             renewals += 1;
-            let record = record(&self.process, held.epoch, state.clone(), head, load, renewals);
+            let record = record(&self.process, own.epoch, state.clone(), head, load, renewals);
             let sent_at = self.clock.monotonic();
             if let Write::Done(revision) = store.update(&key, &encode(&record)?, revision).await? {
-                let mut current = self.held.lock();
+                let mut current = self.own.lock();
                 let is_left = current.is_left;
-                *current = HeldLease { revision, renewals, renewed_at: sent_at, is_left, ..held };
+                *current = OwnLease { revision, renewals, renewed_at: sent_at, is_left, ..own };
                 return Ok(());
             }
             let Some((found, found_revision)) = store.read::<NodeRecord>(&key).await? else { break };
-            if found.process != self.process || !is_own(&found, held.epoch) {
+            if found.process != self.process || !is_own(&found, own.epoch) {
                 break;
             }
             // A renewal whose answer was lost. Other nodes may have seen it long ago, so the time of this node does not
             // start with it.
             (revision, renewals) = (found_revision, found.renewals);
         }
-        let mut current = self.held.lock();
+        let mut current = self.own.lock();
         if current.is_left {
             return Ok(());
         }
@@ -252,7 +252,7 @@ async fn join<S: Store>(
     head: NodeHead,
     load: NodeLoad,
     latest: Option<u64>,
-) -> Result<HeldLease, FleetError> {
+) -> Result<OwnLease, FleetError> {
     let key = node_key(node);
     let (found, expected) = match store.read::<NodeRecord>(&key).await? {
         Some((found, revision)) => {
@@ -269,7 +269,7 @@ async fn join<S: Store>(
     let record = record(process, epoch, NodeState::Live, head, load, 0);
     match store.update(&key, &encode(&record)?, expected).await? {
         Write::Done(revision) => {
-            Ok(HeldLease { epoch, revision, renewals: 0, renewed_at, is_replaced: false, is_left: false })
+            Ok(OwnLease { epoch, revision, renewals: 0, renewed_at, is_replaced: false, is_left: false })
         }
         Write::Conflict => Err(FleetError::NodeRuns { node: node.clone() }),
     }

@@ -2,7 +2,7 @@
 
 use super::body::no_room_message;
 use a2g_govern::Caller;
-use a2g_types::memory::{self, HeldBytes, NoRoom, SMALL_MESSAGE_BYTES};
+use a2g_types::memory::{self, CountedBytes, NoRoom, SMALL_MESSAGE_BYTES};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 ///
 /// # Errors
 /// [`NoRoom`] if the memory budget or the caller's share is used up.
-pub(super) fn hold(caller: &Caller, bytes: u64) -> Result<Option<HeldBytes>, NoRoom> {
+pub(super) fn hold(caller: &Caller, bytes: u64) -> Result<Option<CountedBytes>, NoRoom> {
     if bytes <= SMALL_MESSAGE_BYTES {
         return Ok(None);
     }
@@ -27,7 +27,7 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Result<Option<HeldBytes>, NoR
 pub fn charge(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Ok(None) => answer,
-        Ok(Some(held)) => hold_until_written(answer, vec![held]),
+        Ok(Some(counted)) => hold_until_written(answer, vec![counted]),
         Err(no_room) => {
             let message = no_room_message(no_room);
             (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
@@ -35,33 +35,33 @@ pub fn charge(caller: &Caller, answer: Response) -> Response {
     }
 }
 
-/// Keeps `held` alive until the answer is written.
-pub(super) fn hold_until_written(answer: Response, held: Vec<HeldBytes>) -> Response {
-    if held.is_empty() {
+/// Keeps `counted` alive until the answer is written.
+pub(super) fn hold_until_written(answer: Response, counted: Vec<CountedBytes>) -> Response {
+    if counted.is_empty() {
         return answer;
     }
-    answer.map(|body| Body::new(HeldBody { body, held: held.into() }))
+    answer.map(|body| Body::new(CountedAnswer { body, counted: counted.into() }))
 }
 
 /// A body whose chunks are counted until the last of them is written. To count only until the body is consumed would be
 /// too short: the connection buffers all chunks at once, and writes them as the peer reads.
-struct HeldBody {
+struct CountedAnswer {
     body: Body,
-    held: Arc<[HeldBytes]>,
+    counted: Arc<[CountedBytes]>,
 }
 
-struct HeldChunk {
+struct CountedChunk {
     chunk: Bytes,
-    _held: Arc<[HeldBytes]>,
+    _counted: Arc<[CountedBytes]>,
 }
 
-impl AsRef<[u8]> for HeldChunk {
+impl AsRef<[u8]> for CountedChunk {
     fn as_ref(&self) -> &[u8] {
         &self.chunk
     }
 }
 
-impl HttpBody for HeldBody {
+impl HttpBody for CountedAnswer {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -70,7 +70,8 @@ impl HttpBody for HeldBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let hold_chunk = |chunk| Bytes::from_owner(HeldChunk { chunk, _held: Arc::clone(&self.held) });
+        let hold_chunk =
+            |chunk| Bytes::from_owner(CountedChunk { chunk, _counted: Arc::clone(&self.counted) });
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold_chunk))))
     }
 

@@ -3,7 +3,7 @@
 //! The WebSocket library buffers a message until it is complete. Without this count, a caller could have the server
 //! buffer one unfinished message of maximum size on each of many connections.
 
-use a2g_types::memory::{self, HeldBytes, SMALL_MESSAGE_BYTES};
+use a2g_types::memory::{self, CountedBytes, SMALL_MESSAGE_BYTES};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 
@@ -15,7 +15,7 @@ pub(super) struct PartialMessage(Mutex<Option<CountedMessage>>);
 struct CountedMessage {
     caller: Box<str>,
     bytes: u64,
-    held: Option<HeldBytes>,
+    counted: Option<CountedBytes>,
 }
 
 impl PartialMessage {
@@ -25,7 +25,7 @@ impl PartialMessage {
 
     /// Sets the caller whose share the bytes count against from now on.
     pub(super) fn set_caller(&self, caller: &str) {
-        *self.lock() = Some(CountedMessage { caller: caller.into(), bytes: 0, held: None });
+        *self.lock() = Some(CountedMessage { caller: caller.into(), bytes: 0, counted: None });
     }
 
     /// Counts bytes that were read from the connection.
@@ -34,15 +34,15 @@ impl PartialMessage {
     /// [`io::ErrorKind::OutOfMemory`] if the caller's share is used up.
     pub(super) fn add(&self, bytes: usize) -> io::Result<()> {
         let mut message = self.lock();
-        let Some(CountedMessage { caller, bytes: sum, held }) = &mut *message else { return Ok(()) };
+        let Some(CountedMessage { caller, bytes: sum, counted }) = &mut *message else { return Ok(()) };
         *sum = sum.saturating_add(bytes as u64);
         if *sum <= SMALL_MESSAGE_BYTES {
             return Ok(());
         }
-        match held {
-            Some(held) if held.has_room(bytes as u64) => held.set(*sum),
+        match counted {
+            Some(counted) if counted.has_room(bytes as u64) => counted.set(*sum),
             Some(_) => return Err(io::ErrorKind::OutOfMemory.into()),
-            None => *held = Some(memory::hold(caller, *sum).map_err(|_| io::ErrorKind::OutOfMemory)?),
+            None => *counted = Some(memory::hold(caller, *sum).map_err(|_| io::ErrorKind::OutOfMemory)?),
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl PartialMessage {
     /// Resets the count: the message is complete, and its handler counts it from here on.
     pub(super) fn complete(&self) {
         if let Some(message) = &mut *self.lock() {
-            (message.bytes, message.held) = (0, None);
+            (message.bytes, message.counted) = (0, None);
         }
     }
 }
@@ -71,17 +71,17 @@ mod tests {
     fn a_message_counts_until_it_is_complete_and_a_control_frame_does_not_complete_it() {
         let partial_message = PartialMessage::default();
         partial_message.add(1 << 20).unwrap();
-        let held = |partial_message: &PartialMessage| {
-            partial_message.lock().as_ref().is_some_and(|state| state.held.is_some())
+        let is_counted = |partial_message: &PartialMessage| {
+            partial_message.lock().as_ref().is_some_and(|state| state.counted.is_some())
         };
-        assert!(!held(&partial_message), "no caller is set");
+        assert!(!is_counted(&partial_message), "no caller is set");
         partial_message.set_caller("arriving");
         partial_message.add(10 << 10).unwrap();
-        assert!(!held(&partial_message));
+        assert!(!is_counted(&partial_message));
         partial_message.add(10 << 10).unwrap();
         partial_message.subtract(100);
-        assert!(held(&partial_message));
+        assert!(is_counted(&partial_message));
         partial_message.complete();
-        assert!(!held(&partial_message));
+        assert!(!is_counted(&partial_message));
     }
 }

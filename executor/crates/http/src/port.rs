@@ -25,7 +25,7 @@ use a2g_metrics::MEDIA_TYPE;
 use a2g_runtime::aside::run_large;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_types::clock::Clock;
-use a2g_types::memory::{Charge, HeldBytes};
+use a2g_types::memory::{Charge, CountedBytes};
 use a2g_types::rate_limit::to_whole_units;
 use a2g_wire::strict_json::{JsonBounds, text_bytes};
 use axum::Extension;
@@ -285,8 +285,8 @@ async fn post(
     };
     match run_large(owner.name(), bytes, answer).await {
         Some(answer) => {
-            let RpcAnswer { text, held } = answer;
-            answers::hold_until_written(json_response(StatusCode::OK, text), held)
+            let RpcAnswer { text, counted } = answer;
+            answers::hold_until_written(json_response(StatusCode::OK, text), counted)
         }
         None => StatusCode::NO_CONTENT.into_response(),
     }
@@ -362,7 +362,7 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
             // Dropped before the answer is sent, so that the connection of a client that reads no answers counts as
             // idle.
             drop(work);
-            let answer = answer.map(|RpcAnswer { text, held }| (Arc::from(text), held));
+            let answer = answer.map(|RpcAnswer { text, counted }| (Arc::from(text), counted));
             let followups = followups.take().into_iter().map(|message| (message, Vec::new()));
             for message in answer.into_iter().chain(followups) {
                 let _closed = answers.send(message).await;
@@ -373,7 +373,7 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
 }
 
 /// An answer with its memory charge.
-type OutgoingMessage = (Arc<str>, Vec<HeldBytes>);
+type OutgoingMessage = (Arc<str>, Vec<CountedBytes>);
 
 /// Writes answers and pushes until the reader and all handlers have ended; `None` if the peer does not read in time.
 async fn write_messages(

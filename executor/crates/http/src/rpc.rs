@@ -9,7 +9,7 @@ use super::body::{charge, no_room_fault};
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{did_you_mean, excerpt};
-use a2g_types::memory::{Charge, HeldBytes};
+use a2g_types::memory::{Charge, CountedBytes};
 use a2g_wire::a2g::fault::to_error as fault_parts;
 use a2g_wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcRequest};
 use a2g_wire::strict_json::{self, JsonBounds};
@@ -60,12 +60,12 @@ pub struct RpcAnswer {
     /// One response, or a batch of them.
     pub text: String,
     /// One charge for each long response.
-    pub(super) held: Vec<HeldBytes>,
+    pub(super) counted: Vec<CountedBytes>,
 }
 
 impl From<String> for RpcAnswer {
     fn from(text: String) -> Self {
-        Self { text, held: Vec::new() }
+        Self { text, counted: Vec::new() }
     }
 }
 
@@ -73,7 +73,7 @@ impl RpcAnswer {
     /// The response to one request, or an error if the caller's share is used up.
     fn charge(text: String, id: &Id, caller: &Caller) -> Self {
         match answers::hold(caller, text.len() as u64) {
-            Ok(held) => Self { text, held: held.into_iter().collect() },
+            Ok(counted) => Self { text, counted: counted.into_iter().collect() },
             Err(no_room) => error_response(Some(id), &no_room_fault(no_room)).into(),
         }
     }
@@ -84,12 +84,12 @@ impl RpcAnswer {
             return None;
         }
         let bytes = responses.iter().map(|response| response.text.len() + 1).sum::<usize>() + 1;
-        let mut batch = Self { text: String::with_capacity(bytes), held: Vec::new() };
+        let mut batch = Self { text: String::with_capacity(bytes), counted: Vec::new() };
         // Each response is freed once it is copied, so that the batch never takes twice its size.
-        for Self { text, held } in responses {
+        for Self { text, counted } in responses {
             batch.text.push(if batch.text.is_empty() { '[' } else { ',' });
             batch.text.push_str(&text);
-            batch.held.extend(held);
+            batch.counted.extend(counted);
         }
         batch.text.push(']');
         Some(batch)

@@ -8,7 +8,7 @@
 //! This module opens no socket, spawns no task and reads no clock: the doors pass the time, so that property tests can
 //! produce every order of events.
 
-use a2g_types::memory::HeldBytes;
+use a2g_types::memory::CountedBytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,13 +47,13 @@ pub struct BoundedQueue<T> {
     bytes: usize,
     limit: QueueLimit,
     /// The reservation of `bytes` in a caller's share of memory.
-    reservation: Option<HeldBytes>,
+    reservation: Option<CountedBytes>,
 }
 
 impl<T: ByteSize> BoundedQueue<T> {
     /// An empty queue. Its bytes count against the reservation, if there is one.
     #[must_use]
-    pub fn new(limit: QueueLimit, reservation: Option<HeldBytes>) -> Self {
+    pub fn new(limit: QueueLimit, reservation: Option<CountedBytes>) -> Self {
         Self { messages: VecDeque::new(), bytes: 0, limit, reservation }
     }
 

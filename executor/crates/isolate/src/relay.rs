@@ -31,7 +31,7 @@ use a2g_sandbox::egress::{
 };
 use a2g_sandbox::{CallAnswer, CallBackend, CallError, CallFuture, CallRequest, MAX_ARGUMENT_BYTES};
 use a2g_types::limit::NetworkBudgets;
-use a2g_types::memory::{HeldBytes, SMALL_MESSAGE_BYTES};
+use a2g_types::memory::{CountedBytes, SMALL_MESSAGE_BYTES};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body as _, Frame as BodyFrame};
@@ -131,15 +131,15 @@ impl CallHead {
             CallRequest::List => (Self::List, None),
             CallRequest::Describe { tool } => (Self::Describe { tool }, None),
             // Nothing is counted in this process.
-            CallRequest::Call { tool, arguments, held: _ } => (Self::Call { tool }, Some(arguments)),
+            CallRequest::Call { tool, arguments, counted: _ } => (Self::Call { tool }, Some(arguments)),
         }
     }
 
-    fn join(self, arguments: String, held: Option<HeldBytes>) -> CallRequest {
+    fn join(self, arguments: String, counted: Option<CountedBytes>) -> CallRequest {
         match self {
             Self::List => CallRequest::List,
             Self::Describe { tool } => CallRequest::Describe { tool },
-            Self::Call { tool } => CallRequest::Call { tool, arguments, held },
+            Self::Call { tool } => CallRequest::Call { tool, arguments, counted },
         }
     }
 }
@@ -757,9 +757,9 @@ impl StreamRequest {
                         backend.perform(head.join(String::new(), None)).await
                     }
                     CallHead::Call { .. } => match read_arguments(&*backend, upload).await? {
-                        Ok((arguments, held)) => {
+                        Ok((arguments, counted)) => {
                             turn.wait().await;
-                            let answer = backend.perform(head.join(arguments, held));
+                            let answer = backend.perform(head.join(arguments, counted));
                             drop(turn);
                             answer.await
                         }
@@ -776,25 +776,25 @@ impl StreamRequest {
 async fn read_arguments(
     backend: &dyn CallBackend,
     mut upload: Body,
-) -> EgressResult<std::result::Result<(String, Option<HeldBytes>), CallError>> {
+) -> EgressResult<std::result::Result<(String, Option<CountedBytes>), CallError>> {
     let mut bytes = Vec::new();
-    let mut held = None;
+    let mut counted = None;
     while let Some(frame) = upload.frame().await {
         let Ok(chunk) = frame.map_err(|_| NetworkError::RunEnded)?.into_data() else { continue };
         let length = bytes.len().saturating_add(chunk.len());
         if length > MAX_ARGUMENT_BYTES {
             return Ok(Err(CallError::long_arguments()));
         }
-        if held.is_none() && length as u64 > SMALL_MESSAGE_BYTES {
+        if counted.is_none() && length as u64 > SMALL_MESSAGE_BYTES {
             match backend.hold(MAX_ARGUMENT_BYTES as u64) {
-                Ok(counted) => held = counted,
+                Ok(count) => counted = count,
                 Err(error) => return Ok(Err(error)),
             }
         }
         bytes.extend_from_slice(&chunk);
     }
     Ok(match String::from_utf8(bytes) {
-        Ok(arguments) => Ok((arguments, held)),
+        Ok(arguments) => Ok((arguments, counted)),
         Err(_) => Err(CallError::new("invalid_arguments", "the arguments are not UTF-8")),
     })
 }

@@ -12,7 +12,7 @@ use super::state::StoreState;
 use super::typed::a2g::tool::calls::{Definition, Finished, Host, Summary};
 use super::typed::a2g::tool::types::ToolError;
 use a2g_runtime::spawn;
-use a2g_types::memory::{HeldBytes, SMALL_MESSAGE_BYTES};
+use a2g_types::memory::{CountedBytes, SMALL_MESSAGE_BYTES};
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 /// Maximum size of the results that a run has not taken, in bytes.
 // They are memory of the host, which the guest's memory limit does not cover.
-const MAX_HELD_BYTES: usize = 16 << 20;
+const MAX_UNTAKEN_BYTES: usize = 16 << 20;
 /// Maximum number of calls whose outcomes a run has not taken.
 const MAX_PENDING: usize = 10_000;
 /// Maximum number of outcomes that a run has not taken: of calls, and of as many refusals of further ones.
@@ -55,7 +55,7 @@ pub enum CallRequest {
         /// The arguments, as the guest wrote them.
         arguments: String,
         /// The count of long arguments, until they are charged; `None` in a process other than the server's.
-        held: Option<HeldBytes>,
+        counted: Option<CountedBytes>,
     },
 }
 
@@ -154,7 +154,7 @@ pub trait CallBackend: Send + Sync {
     ///
     /// # Errors
     /// The error for the guest, if there is no memory for them.
-    fn hold(&self, _bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+    fn hold(&self, _bytes: u64) -> Result<Option<CountedBytes>, CallError> {
         Ok(None)
     }
 }
@@ -210,7 +210,7 @@ pub(super) struct PendingCalls {
     calls: Calls,
     last: u32,
     pending: HashMap<u32, PendingCall>,
-    held_bytes: Arc<AtomicUsize>,
+    untaken_bytes: Arc<AtomicUsize>,
     /// The length of the short arguments of the calls that have not ended, in bytes.
     short_bytes: Arc<AtomicUsize>,
     /// The refusal of every further call, so that a guest that goes on without end costs the server nothing.
@@ -246,7 +246,7 @@ impl PendingCalls {
             calls,
             last: 0,
             pending: HashMap::new(),
-            held_bytes: Arc::default(),
+            untaken_bytes: Arc::default(),
             short_bytes: Arc::default(),
             exhausted: Arc::default(),
             no_questions: OnceLock::new(),
@@ -293,7 +293,7 @@ impl PendingCalls {
         let bytes = arguments.len() as u64;
         if bytes > SMALL_MESSAGE_BYTES {
             return match backend.hold(bytes) {
-                Ok(held) => Arc::clone(backend).perform(CallRequest::Call { tool, arguments, held }),
+                Ok(counted) => Arc::clone(backend).perform(CallRequest::Call { tool, arguments, counted }),
                 Err(error) => refuse(error),
             };
         }
@@ -301,7 +301,8 @@ impl PendingCalls {
         let counted = if short.is_counted { backend.hold(bytes) } else { Ok(None) };
         match counted {
             Ok(counted) => {
-                let answer = Arc::clone(backend).perform(CallRequest::Call { tool, arguments, held: None });
+                let answer =
+                    Arc::clone(backend).perform(CallRequest::Call { tool, arguments, counted: None });
                 // The values of a short text are not charged, so the text is counted until the call's end.
                 Box::pin(async move {
                     let answer = answer.await;
@@ -359,7 +360,7 @@ impl PendingCalls {
         } else {
             self.request_call(tool, arguments, files)
         };
-        let held_bytes = Arc::clone(&self.held_bytes);
+        let untaken_bytes = Arc::clone(&self.untaken_bytes);
         let exhausted = Arc::clone(&self.exhausted);
         let end = move |answer| {
             let outcome = expect_result(answer);
@@ -368,7 +369,7 @@ impl PendingCalls {
             {
                 let _set_once = exhausted.set(error.clone());
             }
-            hold(outcome, &held_bytes)
+            count_untaken(outcome, &untaken_bytes)
         };
         // A refusal has no task: the CPU time of a guest that is refused again and again is that of its own thread.
         let call = match (&mut answer).now_or_never() {
@@ -405,7 +406,7 @@ impl PendingCalls {
         })
         .await;
         self.pending.remove(&call);
-        self.held_bytes.fetch_sub(size(&outcome), Ordering::SeqCst);
+        self.untaken_bytes.fetch_sub(size(&outcome), Ordering::SeqCst);
         Ok((call, outcome))
     }
 }
@@ -419,14 +420,14 @@ fn size(outcome: &Outcome) -> usize {
 }
 
 /// Counts a result until it is taken. Too many untaken results become errors.
-fn hold(outcome: Outcome, held_bytes: &AtomicUsize) -> Outcome {
+fn count_untaken(outcome: Outcome, untaken_bytes: &AtomicUsize) -> Outcome {
     let bytes = size(&outcome);
-    if held_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes <= MAX_HELD_BYTES {
+    if untaken_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes <= MAX_UNTAKEN_BYTES {
         return outcome;
     }
-    held_bytes.fetch_sub(bytes, Ordering::SeqCst);
+    untaken_bytes.fetch_sub(bytes, Ordering::SeqCst);
     let message = format!(
-        "the call succeeded, but its result and those that were not waited for are over {MAX_HELD_BYTES} bytes: wait \
+        "the call succeeded, but its result and those that were not waited for are over {MAX_UNTAKEN_BYTES} bytes: wait \
          for earlier calls first, or ask the tool for less"
     );
     Err(CallError::new("limit_reached", message))
@@ -540,7 +541,7 @@ mod tests {
             Box::pin(std::future::ready(Ok(CallAnswer::Result("1".to_owned()))))
         }
 
-        fn hold(&self, _bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+        fn hold(&self, _bytes: u64) -> Result<Option<CountedBytes>, CallError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             Err(CallError::new("busy", "no memory"))
         }
@@ -580,7 +581,7 @@ mod tests {
             Box::pin(std::future::pending())
         }
 
-        fn hold(&self, _bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+        fn hold(&self, _bytes: u64) -> Result<Option<CountedBytes>, CallError> {
             Err(CallError::new("busy", "no memory"))
         }
     }

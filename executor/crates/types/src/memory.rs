@@ -119,7 +119,7 @@ pub fn has_room(more: u64) -> bool {
 ///
 /// # Errors
 /// [`NoRoom`] if they would exceed the share, or the part of the budget that all callers share.
-pub fn hold(caller: &str, bytes: u64) -> Result<HeldBytes, NoRoom> {
+pub fn hold(caller: &str, bytes: u64) -> Result<CountedBytes, NoRoom> {
     BY_CALLER.hold(caller, bytes)
 }
 
@@ -149,7 +149,7 @@ pub enum NoRoom {
 /// Like [`hold`], for bytes that are already held; they may exceed the share. The caller can then hold no more until
 /// enough of its bytes are dropped.
 #[must_use]
-pub fn hold_always(caller: &str, bytes: u64) -> HeldBytes {
+pub fn hold_always(caller: &str, bytes: u64) -> CountedBytes {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
 }
 
@@ -169,7 +169,7 @@ struct Held {
 
 /// Bytes that count against the share of their owner until this value is dropped.
 #[derive(Debug)]
-pub struct HeldBytes {
+pub struct CountedBytes {
     shares: Arc<Shares>,
     owner: Arc<str>,
     bytes: u64,
@@ -194,7 +194,7 @@ impl Shares {
     ///
     /// # Errors
     /// [`NoRoom`] if they would exceed the share or the total.
-    pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Result<HeldBytes, NoRoom> {
+    pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Result<CountedBytes, NoRoom> {
         let mut held = self.lock();
         self.check(&held, owner, bytes)?;
         Ok(self.add(&mut held, owner, bytes))
@@ -209,13 +209,13 @@ impl Shares {
         if exceeds(held.total, &self.total) { Err(NoRoom::Budget) } else { Ok(()) }
     }
 
-    fn add(self: &Arc<Self>, held: &mut Held, owner: &str, bytes: u64) -> HeldBytes {
+    fn add(self: &Arc<Self>, held: &mut Held, owner: &str, bytes: u64) -> CountedBytes {
         let Held { by_owner, total } = held;
         let owner =
             by_owner.get_key_value(owner).map_or_else(|| Arc::from(owner), |(owner, _)| Arc::clone(owner));
         let owned = by_owner.entry(Arc::clone(&owner)).or_default();
         (*owned, *total) = (owned.saturating_add(bytes), total.saturating_add(bytes));
-        HeldBytes { shares: Arc::clone(self), owner, bytes }
+        CountedBytes { shares: Arc::clone(self), owner, bytes }
     }
 }
 
@@ -229,7 +229,7 @@ impl Held {
     }
 }
 
-impl HeldBytes {
+impl CountedBytes {
     /// The number of bytes that this value counts.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -289,11 +289,11 @@ pub struct Charge(Option<ChargedTo>);
 enum ChargedTo {
     /// The message is too short to be counted.
     Uncounted(Arc<str>),
-    Counted(Arc<HeldBytes>),
+    Counted(Arc<CountedBytes>),
 }
 
-impl From<HeldBytes> for Charge {
-    fn from(held: HeldBytes) -> Self {
+impl From<CountedBytes> for Charge {
+    fn from(held: CountedBytes) -> Self {
         Self(Some(ChargedTo::Counted(Arc::new(held))))
     }
 }
@@ -330,11 +330,11 @@ impl PartialEq for Charge {
     }
 }
 
-impl Drop for HeldBytes {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         let mut held = self.shares.lock();
         held.change(&self.owner, self.bytes, 0);
-        // An entry of zero bytes stays while its owner has another `HeldBytes`, which may be set to a larger number later.
+        // An entry of zero bytes stays while its owner has another `CountedBytes`, which may be set to a larger number later.
         if held.by_owner.get(&self.owner) == Some(&0) && Arc::strong_count(&self.owner) <= 2 {
             held.by_owner.remove(&self.owner);
         }

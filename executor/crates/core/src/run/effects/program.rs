@@ -299,7 +299,7 @@ impl Member {
         let areas = Arc::new(Areas::open(mounts, ceilings)?);
         let table = Table::new(&areas.lower()?).map_err(io::Error::from)?;
         // It is small.
-        let counted = CountedTable { table, held: memory::hold_always(owner, 0) };
+        let counted = CountedTable { table, counted: memory::hold_always(owner, 0) };
         Ok(Self::make(areas, dir, upper, Vec::new(), granted, Arc::new(counted), owner.into())?)
     }
 
@@ -409,7 +409,7 @@ impl Member {
 
     fn try_take_stored(&self) -> Result<(), TableRefused> {
         let latest = Arc::clone(&self.latest.lock());
-        let kept = latest.held.bytes();
+        let kept = latest.counted.bytes();
         let Some(table) = read_table(&self.upper, self.areas.roots.len(), &self.owner, kept)? else {
             return Ok(());
         };

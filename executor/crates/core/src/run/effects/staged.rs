@@ -19,7 +19,7 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::FileEffects;
-use a2g_types::memory::HeldBytes;
+use a2g_types::memory::CountedBytes;
 use a2g_types::outcome::{AbortReason, FileChanges, Receipt, Status};
 use a2g_types::tool::Digest;
 use rustix::fs::{fsync, syncfs};
@@ -89,7 +89,7 @@ struct Listed {
     /// `None` if the run has left none.
     requests: Option<HeldList>,
     /// The memory of the list.
-    _memory: HeldBytes,
+    _memory: CountedBytes,
 }
 
 impl EffectsFolder {

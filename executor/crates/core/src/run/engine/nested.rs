@@ -25,7 +25,7 @@ use a2g_types::failure_message::{describe_failure, failure_details, layer_name};
 use a2g_types::fault::{Fault, RECEIPT_PENDING};
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use a2g_types::limit::{FileEffects, Layer};
-use a2g_types::memory::{self, Charge, HeldBytes, NoRoom};
+use a2g_types::memory::{self, Charge, CountedBytes, NoRoom};
 use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
 use a2g_types::strict_json::{self, JsonBounds};
 use a2g_types::tool::{CallTargets, Descriptor};
@@ -93,7 +93,7 @@ struct CallLog {
 /// The text of a call's arguments and, if it is long, its count until the arguments are charged.
 struct ArgumentText {
     text: String,
-    held: Option<HeldBytes>,
+    counted: Option<CountedBytes>,
 }
 
 /// The arguments of a call, and their charge against the owner's share of memory.
@@ -528,7 +528,7 @@ impl CallBackend for NestedCalls {
         match request {
             CallRequest::List => Box::pin(std::future::ready(self.tools())),
             CallRequest::Describe { tool } => Box::pin(std::future::ready(self.definition(&tool))),
-            CallRequest::Call { tool, arguments, held } => {
+            CallRequest::Call { tool, arguments, counted: text_count } => {
                 // Counted here and not in the task, so that the numbers follow the order of the calls.
                 let counted = match self.count(&tool) {
                     Ok(counted) => counted,
@@ -542,14 +542,17 @@ impl CallBackend for NestedCalls {
                         return Box::pin(std::future::ready(refused));
                     }
                 };
-                let task =
-                    spawn::spawn_run_task(self.call(counted, tool, ArgumentText { text: arguments, held }));
+                let task = spawn::spawn_run_task(self.call(
+                    counted,
+                    tool,
+                    ArgumentText { text: arguments, counted: text_count },
+                ));
                 Box::pin(async move { task.await.unwrap_or_else(|_| Err(CallError::run_ended())) })
             }
         }
     }
 
-    fn hold(&self, bytes: u64) -> Result<Option<HeldBytes>, CallError> {
+    fn hold(&self, bytes: u64) -> Result<Option<CountedBytes>, CallError> {
         memory::hold(&self.parent.owner, bytes).map(Some).map_err(busy_error)
     }
 }
@@ -580,11 +583,14 @@ fn busy_error(no_room: NoRoom) -> CallError {
     }
 }
 
-fn parse_arguments(owner: &str, ArgumentText { text, held }: ArgumentText) -> Result<Arguments, CallError> {
+fn parse_arguments(
+    owner: &str,
+    ArgumentText { text, counted }: ArgumentText,
+) -> Result<Arguments, CallError> {
     let invalid = |message: String| CallError::new("invalid_arguments", message);
     let charge = memory::charge(owner, strict_json::tree_bytes(text.as_bytes())).map_err(busy_error)?;
     // The charge includes the text. Kept longer, the count would take the share from other calls while this one runs.
-    drop(held);
+    drop(counted);
     if let Err(fault) = strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS) {
         let reason = if let Fault::Parse(message) = fault { format!(": {message}") } else { String::new() };
         return Err(invalid(format!("the arguments are not JSON{reason}")));

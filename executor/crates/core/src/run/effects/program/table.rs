@@ -2,7 +2,7 @@
 //! the program as long as it is in memory.
 
 use a2g_overlay::{MAX_TABLE_BYTES, Table, TableError, Upper};
-use a2g_types::memory::{self, HeldBytes, NoRoom, SMALL_MESSAGE_BYTES};
+use a2g_types::memory::{self, CountedBytes, NoRoom, SMALL_MESSAGE_BYTES};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -39,7 +39,7 @@ impl From<NoRoom> for TableRefused {
 /// A table in memory, which counts against the share of its owner.
 pub(in crate::run::effects) struct CountedTable {
     pub(super) table: Table,
-    pub(super) held: HeldBytes,
+    pub(super) counted: CountedBytes,
 }
 
 impl Deref for CountedTable {
@@ -52,8 +52,8 @@ impl Deref for CountedTable {
 
 impl CountedTable {
     /// Counts as much again: for the list of changes, which is about as large.
-    pub(in crate::run::effects) fn count_list(&self, owner: &str) -> HeldBytes {
-        memory::hold_always(owner, self.held.bytes())
+    pub(in crate::run::effects) fn count_list(&self, owner: &str) -> CountedBytes {
+        memory::hold_always(owner, self.counted.bytes())
     }
 }
 
@@ -75,15 +75,15 @@ pub(in crate::run::effects) fn read_table(
     if length > max {
         return Err(TableRefused::Unusable(TableError::TooLarge.to_string()));
     }
-    let mut held = memory::hold_always(owner, 0);
-    count(&mut held, length, kept)?;
+    let mut counted = memory::hold_always(owner, 0);
+    count(&mut counted, length, kept)?;
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     file.take(length).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
     let mut heap = 0;
     let mut no_room = None;
     let read = Table::from_bytes_within(&bytes, roots, &mut |taken| {
         heap = u64::try_from(taken).unwrap_or(u64::MAX);
-        no_room = count(&mut held, length.saturating_add(heap), kept).err();
+        no_room = count(&mut counted, length.saturating_add(heap), kept).err();
         no_room.is_none()
     });
     drop(bytes);
@@ -92,8 +92,8 @@ pub(in crate::run::effects) fn read_table(
         (Err(_), Some(refused)) => return Err(refused),
         (Err(error), None) => return Err(TableRefused::Unusable(error.to_string())),
     };
-    count(&mut held, heap, kept)?;
-    Ok(Some(CountedTable { table, held }))
+    count(&mut counted, heap, kept)?;
+    Ok(Some(CountedTable { table, counted }))
 }
 
 /// Opens a stored table. Returns its length, too.
@@ -111,10 +111,10 @@ fn open_table(folder: impl AsFd) -> io::Result<Option<(File, u64)>> {
 
 /// Sets the memory that is counted for a table. A small one counts as nothing, as a small message does. One that does not
 /// fit into the share beside `kept` bytes never will.
-fn count(held: &mut HeldBytes, bytes: u64, kept: u64) -> Result<(), TableRefused> {
-    let counted = held.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes });
-    counted.map_err(|no_room| match no_room {
-        NoRoom::Share if held.exceeds_share(bytes.saturating_add(kept)) => TableRefused::Unusable(
+fn count(counted: &mut CountedBytes, bytes: u64, kept: u64) -> Result<(), TableRefused> {
+    let result = counted.try_set(if bytes <= SMALL_MESSAGE_BYTES { 0 } else { bytes });
+    result.map_err(|no_room| match no_room {
+        NoRoom::Share if counted.exceeds_share(bytes.saturating_add(kept)) => TableRefused::Unusable(
             "the list of the files that the program has used needs more than the caller's share of \
              `server.max_memory_mb`, set by the operator: let the program use fewer files"
                 .to_owned(),
