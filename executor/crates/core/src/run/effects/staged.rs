@@ -48,20 +48,28 @@ pub(in crate::run) struct StagedChanges {
 
 /// The files of a run whose changes are kept apart.
 enum RunFiles {
-    /// It makes no calls, and no other run makes it.
-    Alone { folder: RunFolder, upper: Upper, roots: RunRoots },
-    /// It may make calls, which share its files.
-    Program { folder: RunFolder, member: Arc<Member> },
-    /// It is a call of such a run.
+    /// No other run makes it.
+    Own(OwnFiles),
+    /// It is a call of a run, whose files it shares.
     Call { turn: CallTurn, member: Arc<Member> },
 }
 
-/// The changes of a run that has succeeded.
-pub(in crate::run) struct Settled {
-    /// `None` if the run that made this call has them now.
-    pub(in crate::run) changes: Option<FileChanges>,
-    /// `None` if the run has changed nothing.
-    pub(in crate::run) kept: Option<Kept>,
+/// The files of a run that no other run makes.
+enum OwnFiles {
+    /// It makes no calls.
+    Alone { folder: RunFolder, upper: Upper, roots: RunRoots },
+    /// It may make calls, which share its files.
+    Program { folder: RunFolder, member: Arc<Member> },
+}
+
+/// The state of the changes of a run that has succeeded.
+pub(in crate::run) enum Settled {
+    /// The run that made this call has them now.
+    HandedOver,
+    /// The run has changed nothing, and left nothing.
+    Unchanged(FileChanges),
+    /// They are in force, or wait.
+    Kept(FileChanges, Box<Kept>),
 }
 
 /// The reason why the changes of a successful run have not taken effect as a whole.
@@ -169,7 +177,7 @@ impl EffectsFolder {
     ) -> Result<(RunFiles, a2g_capability::Upper), StageError> {
         let (folder, upper) = self.make(intent)?;
         let guests = a2g_capability::Upper::new(upper.try_clone()?);
-        Ok((RunFiles::Alone { folder, upper: Upper::new(upper), roots }, guests))
+        Ok((RunFiles::Own(OwnFiles::Alone { folder, upper: Upper::new(upper), roots }), guests))
     }
 
     fn begin_program(
@@ -183,7 +191,7 @@ impl EffectsFolder {
         let dir = folder.dir.try_clone()?;
         let member = Member::begin(dir, upper, granted, &settings.mounts, &settings.ceilings, owner)?;
         let guests = a2g_capability::Upper::new(member.upper()?).with_member(member.to_permit()?);
-        Ok((RunFiles::Program { folder, member: Arc::new(member) }, guests))
+        Ok((RunFiles::Own(OwnFiles::Program { folder, member: Arc::new(member) }), guests))
     }
 }
 
@@ -238,8 +246,10 @@ impl StagedChanges {
     /// The run's part in a program; `None` if it shares its files with no other run.
     pub(in crate::run) fn member(&self) -> Option<Arc<Member>> {
         match &self.files {
-            RunFiles::Alone { .. } => None,
-            RunFiles::Program { member, .. } | RunFiles::Call { member, .. } => Some(Arc::clone(member)),
+            RunFiles::Own(OwnFiles::Alone { .. }) => None,
+            RunFiles::Own(OwnFiles::Program { member, .. }) | RunFiles::Call { member, .. } => {
+                Some(Arc::clone(member))
+            }
         }
     }
 
@@ -270,18 +280,17 @@ impl StagedChanges {
     /// The reason why none did.
     pub(in crate::run) async fn settle(self, clock: &Arc<dyn Clock>) -> Result<Settled, SettleError> {
         let Self { effects, files, held, guests: _, run, mode, withdrawal, owner } = self;
-        let withdrawal = match &files {
-            // A stop from here on comes too late: its caller gets the changes.
-            RunFiles::Call { .. } => {
+        let own = match files {
+            RunFiles::Own(own) => own,
+            RunFiles::Call { turn, member } => {
+                // A stop from here on comes too late: its caller gets the changes.
                 withdrawal.close().map_err(SettleError::Withdrawn)?;
-                None
+                run_aside(&owner, async move { turn.hand_over(&member) }).await?;
+                return Ok(Settled::HandedOver);
             }
-            RunFiles::Alone { .. } | RunFiles::Program { .. } => Some(withdrawal),
         };
         let list_owner = owner.clone();
-        let listed = run_aside(&owner, async move { files.list(held.as_deref(), &list_owner) }).await?;
-        let Some(listed) = listed else { return Ok(Settled { changes: None, kept: None }) };
-        let Some(withdrawal) = withdrawal else { return Ok(Settled { changes: None, kept: None }) };
+        let listed = run_aside(&owner, async move { own.list(held.as_deref(), &list_owner) }).await?;
         let count = u64::try_from(listed.list.changes.len()).unwrap_or(u64::MAX);
         let files_digest = Digest(*listed.list.digest().as_bytes());
         let changes = FileChanges {
@@ -293,7 +302,7 @@ impl StagedChanges {
             decisions: Some(IntentId::random()),
         };
         if changes.is_empty() {
-            return Ok(Settled { changes: Some(changes), kept: None });
+            return Ok(Settled::Unchanged(changes));
         }
         let settling = Settling { effects: Arc::clone(&effects), listed, run, mode, withdrawal, changes };
         let clock = Arc::clone(clock);
@@ -311,15 +320,17 @@ impl RunFiles {
     /// its caller has no network.
     fn hold_requests(&self, room: u64) -> io::Result<Option<Arc<HeldStore>>> {
         match self {
-            Self::Alone { folder, .. } | Self::Program { folder, .. } => {
+            Self::Own(OwnFiles::Alone { folder, .. } | OwnFiles::Program { folder, .. }) => {
                 Ok(Some(Arc::new(HeldStore::new(&folder.dir, room)?)))
             }
             Self::Call { .. } => Ok(None),
         }
     }
+}
 
-    /// Lists the changes and the requests; `None` for a call, whose changes are its caller's now.
-    fn list(self, held: Option<&HeldStore>, owner: &str) -> Result<Option<Listed>, String> {
+impl OwnFiles {
+    /// Lists the changes, and the requests that the run has left at `held`.
+    fn list(self, held: Option<&HeldStore>, owner: &str) -> Result<Listed, String> {
         let list_requests = || match held {
             Some(held) => held.finish().map_err(|error| no_space(&error)),
             None => Ok(None),
@@ -337,7 +348,7 @@ impl RunFiles {
                     ));
                 }
                 let memory = table.count_list(owner);
-                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()?, _memory: memory }))
+                Ok(Listed { folder, upper, roots, list, requests: list_requests()?, _memory: memory })
             }
             // The changes of each of its runs were compared with the grant at its end.
             Self::Program { folder, member } => {
@@ -346,9 +357,8 @@ impl RunFiles {
                 let roots = RunRoots::of_areas(member.areas()).map_err(unreadable)?;
                 let list = list_changes(&table, &upper, &roots)?;
                 let memory = table.count_list(owner);
-                Ok(Some(Listed { folder, upper, roots, list, requests: list_requests()?, _memory: memory }))
+                Ok(Listed { folder, upper, roots, list, requests: list_requests()?, _memory: memory })
             }
-            Self::Call { turn, member } => turn.hand_over(&member).map(|()| None),
         }
     }
 }
@@ -384,7 +394,7 @@ impl Settling {
         let kept = Kept::new(effects, run_changes, &run, mode, Some(stored));
         // A stop of the run from here on finds the set.
         withdrawal.close().map_err(SettleError::Withdrawn)?;
-        Ok(Settled { changes: Some(changes), kept: Some(kept) })
+        Ok(Settled::Kept(changes, Box::new(kept)))
     }
 
     /// Lets the changes take effect.
@@ -420,7 +430,7 @@ impl Settling {
             effects.remember(&run, mode, &changes, run_changes.folder.name.clone(), set, 0);
         }
         let kept = Kept::new(effects, run_changes, &run, mode, stored);
-        Ok(Settled { changes: Some(changes), kept: Some(kept) })
+        Ok(Settled::Kept(changes, Box::new(kept)))
     }
 }
 

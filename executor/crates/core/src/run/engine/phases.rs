@@ -403,13 +403,17 @@ async fn settle(
         Status::Aborted => return None,
     }
     match run_changes.settle(clock).await {
-        Ok(Settled { changes, kept }) => {
-            outcome.usage.changes = changes;
-            let status = kept.as_ref().map(Kept::status);
-            if let (Some(Status::Staged), End::Returned(result)) = (status, &outcome.end) {
+        Ok(Settled::HandedOver) => None,
+        Ok(Settled::Unchanged(changes)) => {
+            outcome.usage.changes = Some(changes);
+            None
+        }
+        Ok(Settled::Kept(changes, kept)) => {
+            outcome.usage.changes = Some(changes);
+            if let (Status::Staged, End::Returned(result)) = (kept.status(), &outcome.end) {
                 outcome.end = End::Staged(result.clone());
             }
-            kept
+            Some(*kept)
         }
         Err(SettleError::Withdrawn(reason)) => {
             outcome.end = End::Aborted(reason);
