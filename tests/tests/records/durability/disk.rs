@@ -1,6 +1,7 @@
 //! A disk that is full, that takes its time, or that does not keep what it was given.
 
 use super::{MARK, catalogue, load, options};
+use crate::staged::{AFTER, BEFORE, EDITS, edits, entries, read_entries, write_entries};
 use harness::{
     Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
     execute, id_of, print_skipped, program,
@@ -305,6 +306,52 @@ fn a_task_that_could_not_be_stored_is_absent_later() {
     std::fs::remove_file(ballast).unwrap();
     eventually("there is room again", || ask("message/send", &hello).get("result").map(drop));
     assert_eq!(ask("tasks/list", &json!({}))["result"]["total"].as_u64(), kept.map(|kept| kept + 1));
+}
+
+/// Without space in `effects.folder`, the files are as before the run, the commit or the undo, or it is done as a whole.
+#[test]
+fn a_full_folder_of_file_changes_leaves_nothing_half_done() {
+    let catalogue = Catalogue::empty().add(edits(EDITS, "staged"));
+    let governor = Governor::start(&[]);
+    let Some(mut disk) = SmallDisk::new() else { return };
+    let options =
+        options(&catalogue, &governor.http_url()).set("effects.folder", json!(disk.place.join("effects")));
+    let home = Home::new(options);
+    let (_process, address) = disk.start(&home);
+    let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
+    let files = || read_entries(&home.workspace());
+    write_entries(&home.workspace(), BEFORE);
+    let run = ask("a2g/execute", &execute(EDITS, json!({})));
+    let report = harness::result(&run);
+    assert_eq!(report["status"], "STAGED", "{run}");
+    let set = json!({ "intent": report["intent_id"] });
+    let commit = json!({ "intent": report["intent_id"], "digest": report["usage"]["effects"]["digest"] });
+    // Tries on the full disk, and again with space.
+    let mut decide = |method: &str, params: &Value, before: &[(&str, &str)], after: &[(&str, &str)]| {
+        let ballast = disk.fill();
+        let full = ask(method, params);
+        let is_done = full["result"]["status"] == "SUCCESS";
+        assert_eq!(full["result"].get("left_to_operator"), None, "{method}: {full}");
+        assert_eq!(files(), entries(if is_done { after } else { before }), "{method}: {full}");
+        std::fs::remove_file(ballast).unwrap();
+        if !is_done {
+            let answer = ask(method, params);
+            assert_eq!(harness::result(&answer)["status"], "SUCCESS", "{method}: {answer}");
+        }
+        assert_eq!(files(), entries(after), "{method}");
+        is_done
+    };
+    let is_committed = decide("a2g/commit", &commit, BEFORE, AFTER);
+    assert!(!is_committed, "a commit keeps copies of what it replaces");
+    decide("a2g/undo", &set, AFTER, BEFORE);
+
+    let ballast = disk.fill();
+    let full = ask("a2g/execute", &execute(EDITS, json!({})));
+    assert!(full.get("error").is_some(), "{full}");
+    assert_eq!(files(), entries(BEFORE));
+    std::fs::remove_file(ballast).unwrap();
+    let sets = ask("a2g/effects", &json!({}));
+    assert_eq!(harness::result(&sets)["sets"], json!([]), "{sets}");
 }
 
 /// Duration of an fsync on the slow disk.

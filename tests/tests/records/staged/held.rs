@@ -2,16 +2,25 @@
 
 use super::{Act, BEFORE, StagedFixture, StagedRun, decided, entries};
 use harness::callers::rpc;
-use harness::{AGENT, Options, Tool, approved, error, eventually, guest, intent, manifest, result};
+use harness::{
+    AGENT, HttpClient, Options, Tool, approved, error, eventually, guest, intent, manifest, result, times,
+};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const TOOL: &str = "hostile_http";
 /// The path of a request that gets no answer, and one whose connection is closed at once.
 const SILENT: &str = "/silent";
 const CLOSED: &str = "/closed";
+/// One that is answered after [`SLOW_TIME`].
+const SLOW: &str = "/slow";
+const SLOW_TIME: Duration = Duration::from_secs(2);
+/// Those whose answers come byte by byte, and never end: with the head, and with the body.
+const ENDLESS_HEAD: &str = "/endless-head";
+const ENDLESS_BODY: &str = "/endless-body";
 
 /// A web server that answers with 201.
 struct Web {
@@ -29,11 +38,7 @@ impl Web {
             for mut stream in listener.incoming().flatten() {
                 let request = read_request(&mut stream);
                 seen.lock().unwrap().push(request.clone());
-                if request.contains(SILENT) {
-                    std::thread::spawn(move || stream.read(&mut [0]));
-                } else if !request.contains(CLOSED) {
-                    let _gone = stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n");
-                }
+                std::thread::spawn(move || answer(stream, &request));
             }
         });
         Self { port, requests }
@@ -48,6 +53,31 @@ impl Web {
         let authority = format!("web.test:{}", self.port);
         let fields = json!([["x-secret", "hunter2"]]);
         json!({ "authority": authority, "method": "POST", "path": path, "fields": fields, "body": body })
+    }
+}
+
+fn answer(mut stream: TcpStream, request: &str) {
+    let is_for = |path: &str| request.contains(path);
+    let begin = if is_for(SILENT) {
+        let _ended = stream.read(&mut [0]);
+        return;
+    } else if is_for(CLOSED) {
+        return;
+    } else if is_for(ENDLESS_HEAD) {
+        "HTTP/1.1 201 Created\r\nx-drip: "
+    } else if is_for(ENDLESS_BODY) {
+        "HTTP/1.1 201 Created\r\ncontent-length: 100000\r\n\r\n"
+    } else {
+        if is_for(SLOW) {
+            std::thread::sleep(SLOW_TIME);
+        }
+        let _gone = stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n");
+        return;
+    };
+    let mut written = stream.write_all(begin.as_bytes());
+    while written.is_ok() {
+        std::thread::sleep(Duration::from_millis(50));
+        written = stream.write_all(b"x");
     }
 }
 
@@ -348,6 +378,68 @@ fn a_cancellation_ends_the_sending_at_once() {
     assert!(ends[0]["reason"].as_str().unwrap().contains("cancelled or revoked"), "{report}");
     assert_eq!((&*fixture.state(&run), web.requests().len()), ("in_force", 1));
     fixture.succeed("anna", Act::Undo, &run);
+}
+
+/// The server waits for the answer to the request that is on its way.
+#[test]
+fn a_server_that_shuts_down_begins_no_request() {
+    let web = Web::start();
+    let mut fixture = start(&web, 2);
+    let run = stage(&fixture, true, &[web.post(SLOW, ""), web.post("/never", "")]);
+    let address = fixture.executor().address();
+    let token = fixture.tokens["anna"].clone();
+    let params = Act::Commit.params(&run);
+    let commit = std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/commit", &params));
+    eventually("the request arrives", || (!web.requests().is_empty()).then_some(()));
+    let home = fixture.stop();
+    let answer = commit.join().unwrap();
+    fixture.start_in(home);
+    let said = last_message(&fixture, &run);
+    for part in ["1 of 2 requests were sent", "request 2 was not sent: the executor is shutting down"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!((&*fixture.state(&run), web.requests().len(), has_file(&fixture)), ("in_force", 1, true));
+    if let Some(answer) = answer {
+        decided(&answer, "SUCCESS");
+    }
+    fixture.succeed("anna", Act::Undo, &run);
+}
+
+#[test]
+fn an_answer_without_an_end_delays_no_other_commit() {
+    const IN_TIME: Duration = Duration::from_secs(15);
+    let web = Web::start();
+    let fixture = start(&web, 2);
+    // Nothing waits for the rest of an answer.
+    let with_body = stage(&fixture, false, &[web.post(ENDLESS_BODY, ""), web.post("/next", "")]);
+    let commit_in_time = |run: &StagedRun| {
+        let begun = Instant::now();
+        let report = decided(&fixture.decide("anna", Act::Commit, run), "SUCCESS");
+        assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+        report
+    };
+    let first = commit_in_time(&with_body);
+    let sent = json!({ "outcome": "sent", "status": 201 });
+    assert_eq!(first["result"]["requests"], json!([sent, sent]), "{first}");
+
+    let run = stage(&fixture, true, &[web.post(ENDLESS_HEAD, ""), web.post("/never", "")]);
+    let other = stage(&fixture, false, &[web.post("/other", "")]);
+    let mut client = fixture.executor().client();
+    let token = fixture.tokens["anna"].clone();
+    let params = Act::Commit.params(&run);
+    let commit = std::thread::spawn(move || rpc(&mut client, &token, "a2g/commit", &params));
+    eventually("the request arrives", || (web.requests().len() == 3).then_some(()));
+    commit_in_time(&other);
+    assert_eq!((&*fixture.state(&run), web.requests().len()), ("sending", 4));
+    // The head has 30 seconds, for which only the long version of the tests waits.
+    if times(0) == 0 {
+        result(&fixture.ask("otto", "a2g/cancel", &json!({ "intent_id": run.intent })));
+    }
+    let report = decided(&commit.join().unwrap(), "SUCCESS");
+    let ends = &report["result"]["requests"];
+    let outcomes = [&ends[0]["outcome"], &ends[1]["outcome"]];
+    assert_eq!(outcomes, [&json!("unknown"), &json!("not_tried")], "{report}");
+    assert_eq!((web.requests().len(), has_file(&fixture)), (4, true));
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use super::{
     AFTER, Act, BEFORE, CHUNK_BYTES, EDITS, NEW, StagedFixture, Step, decided, edits, entries, large, tool,
+    tool_of_body,
 };
-use harness::{Options, WallClock, error, eventually, execute, result};
+use harness::{Options, WallClock, approved, error, eventually, execute, intent, manifest, result, times};
 use serde_json::json;
+use std::time::{Duration, Instant};
 
 const HOUR: i64 = 3600;
 /// More than a MiB, which is the limit of the tests.
@@ -136,6 +138,49 @@ fn a_run_that_writes_more_than_is_left_ends() {
     assert!(fault["message"].as_str().is_some_and(|message| message.contains("effects.max_mb")), "{ended}");
     assert!(fixture.sets("otto").is_empty());
     fixture.stage(EDITS);
+}
+
+/// One more file than a run may open, with the folder, makes it a failure. Only the long version makes so many.
+#[test]
+fn tens_of_thousands_of_new_files_are_listed_and_committed_in_time() {
+    let is_long = times(0) > 0;
+    let created: usize = if is_long { 99_000 } else { 20_000 };
+    let creates = |name: &str, count: usize| {
+        tool_of_body(name, "staged", format!("(call $create_many (i32.const {count}))"))
+    };
+    let set = |options: Options| {
+        options
+            .set("ceilings.max_created", 200_000)
+            .set("ceilings.timeout_seconds", 300)
+            .set("server.max_memory_mb", 2048)
+    };
+    let fixture = StagedFixture::start_with([creates("fits", created), creates("beyond", 100_000)], set);
+    fixture.set_files(&[("many/", "")]);
+    let count = || std::fs::read_dir(fixture.home().workspace().join("many")).unwrap().count();
+    let mut limits = manifest();
+    limits["timeout_seconds"] = json!(300);
+    let call = approved(intent("fits", json!({})), &limits);
+    let answer = in_time(is_long, || fixture.ask("agent", "a2g/execute", &call));
+    let run = super::StagedRun::of(&call, &answer, "STAGED");
+    assert_eq!(run.report["usage"]["effects"]["changes"], created);
+    in_time(is_long, || fixture.succeed("anna", Act::Commit, &run));
+    assert_eq!(count(), created);
+    in_time(is_long, || fixture.succeed("anna", Act::Undo, &run));
+    assert_eq!(count(), 0);
+    if is_long {
+        let ended = fixture.ask("agent", "a2g/execute", &approved(intent("beyond", json!({})), &limits));
+        error(&ended, -32001);
+        assert_eq!((count(), fixture.sets("otto").len()), (0, 0));
+    }
+}
+
+/// Does something that may take a minute, or in the long version of a test as long as a client waits.
+fn in_time<T>(is_long: bool, act: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let done = act();
+    let took = begun.elapsed();
+    assert!(is_long || took < Duration::from_secs(60), "{took:?}");
+    done
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod preview;
 mod refusals;
 mod shares;
 mod shown;
+mod special;
 mod stuck;
 
 use harness::callers::{List, agent, rpc};
@@ -376,13 +377,7 @@ impl StagedFixture {
             let removed = if is_folder { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
             removed.unwrap();
         }
-        for (path, content) in listed {
-            if path.ends_with('/') {
-                std::fs::create_dir_all(workspace.join(path)).unwrap();
-            } else {
-                std::fs::write(workspace.join(path), content).unwrap();
-            }
-        }
+        write_entries(&workspace, listed);
     }
 
     /// Everything in the workspace.
@@ -444,8 +439,19 @@ fn execute_as_other(tool: &str) -> Value {
     call
 }
 
+/// Makes these entries in a folder.
+pub(crate) fn write_entries(folder: &Path, listed: &[(&str, &str)]) {
+    for (path, content) in listed {
+        if path.ends_with('/') {
+            std::fs::create_dir_all(folder.join(path)).unwrap();
+        } else {
+            std::fs::write(folder.join(path), content).unwrap();
+        }
+    }
+}
+
 /// All entries below a folder. Names that are no text are shown as well as they can be.
-fn read_entries(folder: &Path) -> Entries {
+pub(crate) fn read_entries(folder: &Path) -> Entries {
     let mut found = Entries::new();
     let mut left = vec![folder.to_owned()];
     while let Some(inner) = left.pop() {
