@@ -57,18 +57,18 @@ pub trait HeldRequests: Send + Sync {
     ///
     /// # Errors
     /// As the system calls.
-    fn make_body(&self) -> io::Result<HeldBody>;
+    fn make_body(&self) -> io::Result<BodyFile>;
 
     /// Keeps a request, whose body is whole. Returns the number of the request, from 1. Blocks.
     ///
     /// # Errors
     /// As the system calls.
-    fn keep(&self, request: HeldRequest, body: HeldBody) -> io::Result<u32>;
+    fn keep(&self, request: HeldRequest, body: BodyFile) -> io::Result<u32>;
 }
 
 /// The file for the body of a request that waits.
 #[derive(Debug)]
-pub struct HeldBody {
+pub struct BodyFile {
     /// The name of the file at its place.
     pub name: u32,
     /// The file, open for reading and writing.
@@ -109,7 +109,7 @@ pub(super) fn make_answer(number: u32) -> Response<Body> {
 
 /// A body that is being written to its file.
 pub(super) struct Spool {
-    body: HeldBody,
+    body: BodyFile,
     block: Vec<u8>,
 }
 

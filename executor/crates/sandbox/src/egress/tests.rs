@@ -215,12 +215,12 @@ impl HeldRequests for InMemory {
         rest.is_some()
     }
 
-    fn make_body(&self) -> std::io::Result<HeldBody> {
-        Ok(HeldBody { name: 0, file: tempfile::tempfile()? })
+    fn make_body(&self) -> std::io::Result<BodyFile> {
+        Ok(BodyFile { name: 0, file: tempfile::tempfile()? })
     }
 
-    fn keep(&self, request: HeldRequest, body: HeldBody) -> std::io::Result<u32> {
-        let HeldBody { name: _, mut file } = body;
+    fn keep(&self, request: HeldRequest, body: BodyFile) -> std::io::Result<u32> {
+        let BodyFile { name: _, mut file } = body;
         let mut text = String::new();
         file.rewind()?;
         file.read_to_string(&mut text)?;

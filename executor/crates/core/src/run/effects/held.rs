@@ -9,7 +9,7 @@
 //! has no end may have arrived.
 
 use super::{make_folder, open_folder};
-use a2g_sandbox::egress::{HeldBody, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
+use a2g_sandbox::egress::{BodyFile, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
 use a2g_types::outcome::ShownRequest;
 use a2g_types::tool::Digest;
 use a2g_types::visible_text::escape_invisible;
@@ -128,7 +128,7 @@ impl HeldRequests for HeldStore {
         self.room.fetch_update(Relaxed, Relaxed, |room| room.checked_sub(bytes)).is_ok()
     }
 
-    fn make_body(&self) -> io::Result<HeldBody> {
+    fn make_body(&self) -> io::Result<BodyFile> {
         let mut kept = self.kept.lock();
         let folder = match kept.folder.take() {
             Some(folder) => folder,
@@ -139,11 +139,11 @@ impl HeldRequests for HeldStore {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open_file(&folder, &name.to_string(), flags);
         kept.folder = Some(folder);
-        Ok(HeldBody { name, file: file? })
+        Ok(BodyFile { name, file: file? })
     }
 
-    fn keep(&self, request: HeldRequest, body: HeldBody) -> io::Result<u32> {
-        let HeldBody { name, mut file } = body;
+    fn keep(&self, request: HeldRequest, body: BodyFile) -> io::Result<u32> {
+        let BodyFile { name, mut file } = body;
         file.rewind()?;
         let content = read_all(file, MAX_HELD_BODY_BYTES)?;
         let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
