@@ -373,7 +373,7 @@ impl UndoChecker<'_> {
 impl Progress {
     /// The state of an original: as planned, unless it was restored from a copy.
     pub(super) fn old_state(&self, item: u64, planned: Expected) -> Expected {
-        let identity: Identity = self.held.get(&(item, Side::Old)).copied().unwrap_or(planned.identity);
+        let identity: Identity = self.stashed.get(&(item, Side::Old)).copied().unwrap_or(planned.identity);
         Expected { identity, ..planned }
     }
 
@@ -382,7 +382,7 @@ impl Progress {
         let inherited = match step.of {
             Whose::Original { .. } => 0,
             Whose::New { item } => {
-                self.held.get(&(item, Side::New)).map_or(0, |held| held.mode & SET_GROUP_ID)
+                self.stashed.get(&(item, Side::New)).map_or(0, |stashed| stashed.mode & SET_GROUP_ID)
             }
         };
         step.mode.map(|(before, after)| (before | inherited, after | inherited))
@@ -390,9 +390,9 @@ impl Progress {
 
     /// The state of what was staged.
     pub(super) fn new_state(&self, item: u64, sha256: Option<Sha256>) -> Result<Expected, CommitError> {
-        let held = self.held.get(&(item, Side::New)).copied();
+        let stashed = self.stashed.get(&(item, Side::New)).copied();
         let identity =
-            held.ok_or_else(|| CommitError::Log(format!("it does not say what item {item} is")))?;
+            stashed.ok_or_else(|| CommitError::Log(format!("it does not say what item {item} is")))?;
         Ok(Expected { identity, sha256 })
     }
 }

@@ -66,7 +66,7 @@ pub(super) enum Side {
 /// The state of an item that this program has made in a stash.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Held {
+pub(super) struct Stashed {
     pub(super) item: Item,
     pub(super) side: Side,
     pub(super) identity: Identity,
@@ -76,7 +76,8 @@ pub(super) struct Held {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Event {
     Plan(Box<Plan>),
-    Held(Vec<Held>),
+    #[serde(rename = "held")]
+    Stashed(Vec<Stashed>),
     Work(Work),
     /// The step of this item cannot be done in the changed direction either.
     Stranded(Item),
@@ -105,7 +106,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) plan: Plan,
-    pub(super) held: BTreeMap<(Item, Side), Identity>,
+    pub(super) stashed: BTreeMap<(Item, Side), Identity>,
     pub(super) stranded: Vec<Item>,
     pub(super) stage: Stage,
 }
@@ -214,14 +215,14 @@ impl Progress {
         if plan.version != 1 {
             return Err(CommitError::Log("another version of this program wrote it".to_owned()));
         }
-        Ok(Self { plan, held: BTreeMap::new(), stranded: Vec::new(), stage: Stage::Preparing })
+        Ok(Self { plan, stashed: BTreeMap::new(), stranded: Vec::new(), stage: Stage::Preparing })
     }
 
     fn follow(mut self, event: Event) -> Result<Self, CommitError> {
         match event {
             Event::Plan(_) => return Err(CommitError::Log("it has two plans".to_owned())),
-            Event::Held(held) => {
-                self.held.extend(held.into_iter().map(|held| ((held.item, held.side), held.identity)));
+            Event::Stashed(stashed) => {
+                self.stashed.extend(stashed.into_iter().map(|one| ((one.item, one.side), one.identity)));
             }
             Event::Work(work) => self.stage = Stage::Working(work),
             Event::Stranded(item) => self.stranded.push(item),

@@ -3,7 +3,7 @@
 
 use super::check::{Depth, check};
 use super::copy::{carry_owner, copy_content, copy_entry, give_to_user, set_mtime};
-use super::log::{Event, Held, Side};
+use super::log::{Event, Side, Stashed};
 use super::plan::{Identity, Item, NEW_FOLDER_MODE, StagedEntry, Staging};
 use super::stash::{Stashes, item_name, kept_items, make_kept, make_own};
 use super::{CommitError, Prepared, io_error, refuse};
@@ -23,11 +23,11 @@ impl Prepared<'_> {
         make_kept(self.folders.store, self.disk)?;
         make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
         let stashes = self.open_stashes()?;
-        let mut held = Vec::new();
+        let mut stashed = Vec::new();
         for staging in staged {
             let stash = stashes.of(&EntryPath::of_root(staging.root));
             self.stage_entry(stash, staging)?;
-            held.push(hold(stash, staging.item, Side::New)?);
+            stashed.push(look_into(stash, staging.item, Side::New)?);
         }
         for (item, _, at) in kept_items(&self.progress.plan) {
             if stashes.own_of(at).is_some() {
@@ -37,7 +37,7 @@ impl Prepared<'_> {
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
         refuse(check(effects, self.current, &self.progress.plan.stashes, Depth::Contents)?)?;
-        self.note_held(held)
+        self.note_stashed(stashed)
     }
 
     fn open_stashes(&self) -> Result<Stashes, CommitError> {
@@ -110,28 +110,28 @@ impl Prepared<'_> {
     pub(super) fn bring_back(&mut self) -> Result<(), CommitError> {
         make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
         let stashes = self.open_stashes()?;
-        let mut held = Vec::new();
+        let mut stashed = Vec::new();
         for (item, side, at) in kept_items(&self.progress.plan) {
             if let Some(own) = stashes.own_of(at) {
                 let name = item_name(item);
                 copy_entry(self.disk, &stashes.kept, &name, own, &name)?;
-                held.push(hold(own, item, side)?);
+                stashed.push(look_into(own, item, side)?);
             }
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
-        self.note_held(held)
+        self.note_stashed(stashed)
     }
 
-    fn note_held(&mut self, held: Vec<Held>) -> Result<(), CommitError> {
-        self.log.append(self.disk, &Event::Held(held.clone()))?;
+    fn note_stashed(&mut self, stashed: Vec<Stashed>) -> Result<(), CommitError> {
+        self.log.append(self.disk, &Event::Stashed(stashed.clone()))?;
         self.log.reserve(self.disk)?;
-        self.progress.held.extend(held.into_iter().map(|held| ((held.item, held.side), held.identity)));
+        self.progress.stashed.extend(stashed.into_iter().map(|one| ((one.item, one.side), one.identity)));
         Ok(())
     }
 }
 
 /// The state of an item in a stash.
-fn hold(stash: BorrowedFd<'_>, item: Item, side: Side) -> Result<Held, CommitError> {
+fn look_into(stash: BorrowedFd<'_>, item: Item, side: Side) -> Result<Stashed, CommitError> {
     let seen = Seen::look(stash, item_name(item)).map_err(io_error("look into the stash"))?;
-    Ok(Held { item, side, identity: Identity::of(&seen) })
+    Ok(Stashed { item, side, identity: Identity::of(&seen) })
 }
