@@ -271,8 +271,8 @@ impl Turn {
                 return Err(claimed.admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
         };
-        let resources = RunResources { _slot: slot, _output: output };
-        let started = Started { claimed, claim, resources, changes, request, prepared: prepared.flatten() };
+        let held = HeldWhileRunning { _slot: slot, _output: output };
+        let started = Started { claimed, claim, held, changes, request, prepared: prepared.flatten() };
         started.check().await.map(|started| Start::New(Box::new(started)))
     }
 
@@ -293,7 +293,7 @@ impl Turn {
 }
 
 /// The slot and the output memory of a run, held until its guest has ended.
-struct RunResources {
+struct HeldWhileRunning {
     _slot: Option<RunSlot>,
     _output: OutputReservation,
 }
@@ -302,7 +302,7 @@ struct RunResources {
 pub(in crate::run) struct Started {
     claimed: ClaimedCall,
     claim: FleetClaim,
-    resources: RunResources,
+    held: HeldWhileRunning,
     /// `None` if each file change takes effect at once.
     changes: Option<StagedChanges>,
     request: RunRequest,
@@ -333,7 +333,7 @@ impl Started {
 
     /// Runs the guest.
     pub(in crate::run) async fn run(self) -> Ended {
-        let Self { claimed, claim, resources, changes, request, prepared } = self;
+        let Self { claimed, claim, held, changes, request, prepared } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
         engine.stored_calls.begin(call.intent);
@@ -375,7 +375,7 @@ impl Started {
         check_result(&claimed.loaded, &call.tool, &mut outcome.end).await;
         let kept = settle(changes, &mut outcome, &engine.clock).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
-        drop(resources);
+        drop(held);
         let receipt = Arc::new(claimed.receipt(calls, outcome));
         let persistence = claimed.sink.persistence();
         let ClaimedCall { engine, verdict, times, running, _place, .. } = claimed;
