@@ -4,6 +4,7 @@
 //! Each use is charged before the call, so that no call exceeds a budget. Bytes written twice to the same place
 //! count twice, and a write beyond the end counts everything that the file grows by.
 
+use super::state::CurrentStats;
 use super::termination::TerminationReason;
 use a2g_types::limit::{BudgetUsage, Budgets, Consumption, Limit, LimitMap, budget_rows};
 use bytes::Bytes;
@@ -132,13 +133,13 @@ impl InputStream for FileInputStream {
 /// A file's output stream, which charges each write to the budget.
 pub(super) struct FileOutputStream {
     pub(super) inner: DynOutputStream,
-    pub(super) budget: Arc<Budget>,
+    pub(super) current: Arc<CurrentStats>,
 }
 
 impl FileOutputStream {
     fn charge(&self, bytes: usize) -> StreamResult<()> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.budget.charge_write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
+        self.current.get().budget.charge_write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
     }
 }
 

@@ -257,6 +257,17 @@ impl PendingCalls {
         self.calls.0.is_some()
     }
 
+    /// Gives the guest the calls of the next turn of its session.
+    pub(super) fn begin_turn(&mut self, calls: Calls) {
+        self.calls = calls;
+    }
+
+    /// Ends the calls that the guest has left open, and makes no others until the next turn begins.
+    // The numbers go on, so that a number of an earlier turn, which the guest may still have, never names another call.
+    pub(super) fn end_turn(&mut self) {
+        *self = Self { last: self.last, ..Self::new(Calls::default()) };
+    }
+
     fn request(&self, request: CallRequest) -> CallFuture {
         match self.calls.backend() {
             Some(backend) => Arc::clone(backend).perform(request),
@@ -600,6 +611,20 @@ mod tests {
         tokio::task::yield_now().await;
         let free = calls.start("start", "x".to_owned(), " ".to_owned(), &mut Files::Direct).await.unwrap();
         assert!(calls.wait(&[free]).now_or_never().is_none(), "it has begun");
+    }
+
+    #[tokio::test]
+    async fn a_number_of_an_earlier_turn_names_no_call() {
+        let backend = Arc::new(Endless) as Arc<dyn CallBackend>;
+        let mut calls = PendingCalls::new(Calls::new(Arc::clone(&backend)));
+        let files = &mut Files::Direct;
+        assert_eq!(calls.start("start", "x".to_owned(), "{}".to_owned(), files).await.unwrap(), 1);
+        calls.end_turn();
+        assert!(!calls.is_on());
+        calls.begin_turn(Calls::new(backend));
+        assert_eq!(calls.wait(&[1]).await.unwrap_err().code, "unknown_call");
+        assert_eq!(calls.start("start", "x".to_owned(), "{}".to_owned(), files).await.unwrap(), 2);
+        assert_eq!(calls.wait(&[1]).await.unwrap_err().code, "unknown_call");
     }
 
     #[tokio::test]

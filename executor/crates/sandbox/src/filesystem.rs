@@ -84,10 +84,10 @@ impl AuditedFs<'_> {
 
     /// Wraps a file's output stream, so that its writes are charged to the budget.
     fn wrap_output(&mut self, stream: Resource<DynOutputStream>) -> FsResult<Resource<DynOutputStream>> {
-        let budget = Arc::clone(&self.0.stats.budget);
+        let current = Arc::clone(&self.0.current);
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(stream)?;
-        let stream: DynOutputStream = Box::new(FileOutputStream { inner, budget });
+        let stream: DynOutputStream = Box::new(FileOutputStream { inner, current });
         Ok(table.push(stream)?)
     }
 

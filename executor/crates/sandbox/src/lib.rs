@@ -9,7 +9,7 @@
 //! ```
 //! [`Sandbox::execute`] works in any process: it needs a thread that may block, and a tokio runtime for
 //! its timers. It never panics because of a guest, never trusts a number that a guest supplies, and never
-//! reuses a store.
+//! reuses a store, except for the turns of one session ([`SessionStore`]).
 //!
 //! # Example
 //! A module runs under a grant in your own program. The module prints its result, as every command does:
@@ -77,6 +77,7 @@ mod path_text;
 mod preopens;
 #[cfg(feature = "preview1")]
 mod preview1;
+mod session;
 mod sockets;
 mod staged;
 mod state;
@@ -93,6 +94,7 @@ pub use calls::{
 };
 pub use engine::CodeFeatures;
 pub use events::{Event, EventSink};
+pub use session::SessionStore;
 pub use termination::Abort;
 
 // What the functions of this crate take and return, so that its users need no other crate.
@@ -117,7 +119,7 @@ use meter::{Meter, MeteredFuture};
 use output::{GuestStream, OutputCollector, StdStream};
 use serde_json::Value;
 use staged::Staged;
-use state::{Deadline, EffectiveLimits, Preopen, PreopenKind, RunStats, StoreState};
+use state::{CurrentStats, Deadline, EffectiveLimits, Preopen, PreopenKind, RunStats, StoreState};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
@@ -564,9 +566,16 @@ impl Sandbox {
         input: Input,
         execution: &Execution,
     ) -> (Outcome, Option<EndedStore>) {
-        let meter = Arc::clone(&execution.stats.meter);
-        let guest =
-            MeteredFuture::new(meter, &self.ticker, self.run_guest(artifact, permit, input, execution));
+        self.supervise(execution, self.run_guest(artifact, permit, input, execution)).await
+    }
+
+    /// Runs a guest until its end, its deadline or its cancellation. Returns the store that the guest gives back.
+    async fn supervise<S>(
+        &self,
+        execution: &Execution,
+        run: impl Future<Output = (End, Option<S>)>,
+    ) -> (Outcome, Option<S>) {
+        let guest = MeteredFuture::new(Arc::clone(&execution.stats.meter), &self.ticker, run);
         let (end, store) = tokio::select! {
             biased;
             end = guest => end.unwrap_or_else(|error| {
@@ -618,11 +627,7 @@ impl Sandbox {
         };
         let guest_end = run(artifact, &mut store, input, stats).await;
         let end = store.data_mut().files.settle(guest_end);
-        // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that was
-        // stopped in between is stale and is not reported.
-        if let (false, Ok(remaining)) = (is_stopped(&end), store.get_fuel()) {
-            stats.budget.record_remaining_fuel(remaining);
-        }
+        record_fuel(&store, &end, stats);
         (end, Some(EndedStore(store)))
     }
 
@@ -648,11 +653,9 @@ impl Sandbox {
         // File calls block this thread and do not move to a thread pool: the thread's CPU clock then counts their
         // work, and no file call waits for another thread.
         wasi.allow_blocking_current_thread(true).max_random_size(budgeted::MAX_RANDOM_BYTES);
-        let stream = |channel, passthrough| GuestStream {
-            collector: Arc::clone(&stats.collector),
-            channel,
-            passthrough,
-        };
+        let current = Arc::new(CurrentStats::new(Arc::clone(stats)));
+        let stream =
+            |channel, passthrough| GuestStream { current: Arc::clone(&current), channel, passthrough };
         match input {
             Input::Arguments(arguments) => {
                 wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(arguments.clone()))
@@ -689,6 +692,7 @@ impl Sandbox {
             #[cfg(feature = "preview1")]
             renumbered: false,
             stats: Arc::clone(stats),
+            current,
         };
         let mut store = Store::new(&self.engine, state);
         store.limiter(|state| &mut state.limiter);
@@ -698,7 +702,16 @@ impl Sandbox {
         // A file takes one component handle and one entry of the host's table, so both get the same limit.
         store.set_max_component_handles(handles);
         store.data_mut().wasi.ctx().table.set_max_capacity(handles);
-        match (grant.budgets().granted(Limit::Fuel), self.meters_fuel) {
+        self.limit_execution(&mut store, execution)?;
+        // The report states the limits of the live store, not those of the grant, so that a mistake in the
+        // code above becomes visible.
+        read_back(store.data_mut(), kinds)?;
+        Ok(store)
+    }
+
+    /// Gives a store the fuel of one execution, and the checks that end it.
+    fn limit_execution(&self, store: &mut Store<StoreState>, execution: &Execution) -> wasmtime::Result<()> {
+        match (execution.grant.budgets().granted(Limit::Fuel), self.meters_fuel) {
             // Fails on an engine without fuel metering: a fuel limit that cannot be enforced is never ignored.
             (Some(fuel), _) => store.set_fuel(fuel)?,
             // In a metering engine, a new store has no fuel.
@@ -710,10 +723,7 @@ impl Sandbox {
         let clock = Arc::clone(&self.clock);
         let abort = Arc::clone(&execution.abort);
         store.epoch_deadline_callback(move |mut store| check_at_tick(store.data_mut(), &*clock, &abort));
-        // The report states the limits of the live store, not those of the grant, so that a mistake in the
-        // code above becomes visible.
-        read_back(store.data_mut(), kinds)?;
-        Ok(store)
+        Ok(())
     }
 
     /// The files of a run. A permit that does not keep changes apart exactly if its grant says so is refused: the changes
@@ -821,8 +831,7 @@ fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Resul
         blocked,
         missing_roots,
     };
-    state.stats.events.emit(|| Event::EffectiveLimits(effective_limits.clone()));
-    let _set_once = state.stats.effective_limits.set(effective_limits);
+    state.stats.report_limits(effective_limits);
     Ok(())
 }
 
@@ -866,6 +875,15 @@ async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, s
     }
 }
 
+/// Records the fuel that a guest has left at its end.
+fn record_fuel(store: &Store<StoreState>, end: &End, stats: &RunStats) {
+    // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that was
+    // stopped in between is stale and is not reported.
+    if let (false, Ok(remaining)) = (is_stopped(end), store.get_fuel()) {
+        stats.budget.record_remaining_fuel(remaining);
+    }
+}
+
 /// Returns `true` if the guest was stopped between two of its own instructions.
 fn is_stopped(end: &End) -> bool {
     matches!(end, End::Aborted(_) | End::LimitReached(Limit::Time))
@@ -901,7 +919,17 @@ async fn typed_tool(
         let tool = pre.instantiate_async(&mut *store).await?;
         tool.call_invoke(&mut *store, arguments).await
     };
-    match call.await {
+    let answer = call.await;
+    typed_end(answer, store, stats)
+}
+
+/// The end of a typed tool that has answered its call or failed.
+fn typed_end(
+    answer: wasmtime::Result<Result<String, typed::a2g::tool::types::ToolError>>,
+    store: &mut Store<StoreState>,
+    stats: &RunStats,
+) -> End {
+    match answer {
         Ok(Ok(result)) => match stats.collector.charge_result(result.len()) {
             Ok(()) => parse_result(&result),
             Err(stop) => stop.into(),

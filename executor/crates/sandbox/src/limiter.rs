@@ -51,6 +51,12 @@ impl Limiter {
         self.limit
     }
 
+    /// Goes on with the measurements of the next turn of a session, whose peak begins with what the store holds now.
+    pub(super) fn begin_turn(&mut self, gauge: Arc<MemoryGauge>) {
+        gauge.record(self.bytes);
+        self.gauge = gauge;
+    }
+
     fn grow(&mut self, current: usize, desired: usize, unit: u64) -> bool {
         let added = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX).saturating_mul(unit);
         // All memories and tables are summed: with a limit for each, a guest would only have to create more of them.
@@ -119,6 +125,28 @@ mod tests {
         assert!(!limiter.memory_growing(0, 1, None).unwrap());
         assert!(gauge.refused.load(Ordering::Relaxed));
         assert_eq!(gauge.peak.load(Ordering::Relaxed), 1 << 20);
+    }
+
+    #[test]
+    fn a_turn_begins_with_the_memory_that_the_last_one_left() {
+        let first = Arc::new(MemoryGauge::default());
+        let value = MemoryLimit::from_mb(1).unwrap();
+        let mut limiter = Limiter::new(Bound { value, layer: Layer::Verdict }, Arc::clone(&first));
+        assert!(limiter.memory_growing(0, 768 << 10, None).unwrap());
+        assert!(!limiter.memory_growing(768 << 10, 2 << 20, None).unwrap());
+        let second = Arc::new(MemoryGauge::default());
+        limiter.begin_turn(Arc::clone(&second));
+        assert_eq!(second.peak.load(Ordering::Relaxed), 768 << 10);
+        assert!(
+            !second.refused.load(Ordering::Relaxed),
+            "only the turn that was refused memory fails for it"
+        );
+        assert!(
+            !limiter.memory_growing(768 << 10, 2 << 20, None).unwrap(),
+            "the limit is that of the session"
+        );
+        assert!(second.refused.load(Ordering::Relaxed));
+        assert_eq!(first.peak.load(Ordering::Relaxed), 768 << 10);
     }
 
     #[test]

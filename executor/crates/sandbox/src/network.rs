@@ -53,6 +53,11 @@ impl Http {
         self.hooks.backend.is_some()
     }
 
+    /// Replaces the network of the last turn of a session.
+    pub(super) fn set_backend(&mut self, backend: Option<Arc<dyn NetworkBackend>>) {
+        self.hooks.backend = backend;
+    }
+
     /// The run's network backend; `None` in a run without a network.
     pub(super) fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
         self.hooks.backend.clone()

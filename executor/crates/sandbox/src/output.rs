@@ -6,6 +6,7 @@
 use super::budget::Budget;
 use super::events::{Event, EventSink};
 use super::label::{LabelError, check_media_type, check_name};
+use super::state::CurrentStats;
 use super::termination::TerminationReason;
 use a2g_types::limit::{Bound, Limit};
 use a2g_types::outcome::{Artifact, LogLevel, LogLine, Progress, RunOutput};
@@ -302,7 +303,7 @@ fn printable(text: &str) -> String {
 /// One standard stream of a guest.
 #[derive(Clone)]
 pub(super) struct GuestStream {
-    pub(super) collector: Arc<OutputCollector>,
+    pub(super) current: Arc<CurrentStats>,
     pub(super) channel: StdStream,
     /// `true` if bytes go to the executor's own standard stream and are not recorded.
     pub(super) passthrough: bool,
@@ -326,7 +327,7 @@ impl GuestStream {
                 }
             });
         }
-        self.collector.write(self.channel, bytes).map_err(|stop| StreamError::Trap(stop.into()))
+        self.current.get().collector.write(self.channel, bytes).map_err(|stop| StreamError::Trap(stop.into()))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::budget::Budget;
 use super::calls::PendingCalls;
 use super::denials::Denials;
-use super::events::EventSink;
+use super::events::{Event, EventSink};
 use super::files::Files;
 use super::limiter::{Limiter, MemoryGauge};
 use super::meter::Meter;
@@ -15,6 +15,7 @@ use a2g_capability::Root;
 use a2g_types::limit::{Access, Bound};
 use a2g_types::outcome::GrantedArea;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -50,7 +51,7 @@ pub(super) fn build_wasi(builder: &mut WasiCtxBuilder) -> Wasi {
     Wasi { context: builder.build(), table: wasmtime::component::ResourceTable::new() }
 }
 
-/// The data of one store. It belongs to one execution and is never reused.
+/// The data of one store. It belongs to one execution, or to the turns of one session (`session.rs`).
 pub(super) struct StoreState {
     pub(super) wasi: Wasi,
     pub(super) http: Http,
@@ -74,6 +75,27 @@ pub(super) struct StoreState {
     #[cfg(feature = "preview1")]
     pub(super) renumbered: bool,
     pub(super) stats: Arc<RunStats>,
+    /// The same statistics for the guest's open streams.
+    pub(super) current: Arc<CurrentStats>,
+}
+
+/// The statistics of the current execution of a store. A guest's open streams outlast the turns of a session, and what they
+/// do counts in the turn that uses them.
+#[derive(Debug)]
+pub(super) struct CurrentStats(Mutex<Arc<RunStats>>);
+
+impl CurrentStats {
+    pub(super) fn new(stats: Arc<RunStats>) -> Self {
+        Self(Mutex::new(stats))
+    }
+
+    pub(super) fn get(&self) -> Arc<RunStats> {
+        Arc::clone(&self.0.lock())
+    }
+
+    pub(super) fn replace(&self, stats: Arc<RunStats>) {
+        *self.0.lock() = stats;
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +151,14 @@ pub(super) struct RunStats {
     pub(super) effective_limits: OnceLock<EffectiveLimits>,
     pub(super) budget: Arc<Budget>,
     pub(super) events: EventSink,
+}
+
+impl RunStats {
+    /// Notes the limits of the live store, and sends them.
+    pub(super) fn report_limits(&self, limits: EffectiveLimits) {
+        self.events.emit(|| Event::EffectiveLimits(limits.clone()));
+        let _set_once = self.effective_limits.set(limits);
+    }
 }
 
 /// The limits as read back from the live store.

@@ -1,0 +1,142 @@
+//! Sessions: the store of a typed tool that is kept between its turns.
+//!
+//! ```text
+//! Artifact + Permit ─▶ open_session ─▶ Outcome, SessionStore ─▶ execute_turn ─▶ Outcome, SessionStore ─▶ …
+//! ```
+//! A turn is an execution of its own: its limits, budgets, output, denials, calls and network are new. From turn to turn
+//! the guest keeps its memory and its open files, whose use counts in the turn that uses them. What it has asked of others
+//! ends with the turn. The guest's standard input is empty in every turn.
+
+use super::files::Files;
+use super::state::{Deadline, EffectiveLimits, StoreState};
+use super::{Artifact, Execution, Input, PreparedGuest, Sandbox, record_fuel, throttle, typed, typed_end};
+use a2g_capability::{GrantView, Permit};
+use a2g_types::outcome::{End, Outcome};
+use std::sync::Arc;
+use wasmtime::Store;
+
+/// The store of a typed tool between two turns of a session. It serves turns under the grant of the first one only.
+pub struct SessionStore {
+    store: Store<StoreState>,
+    tool: typed::Tool,
+    grant: GrantView,
+}
+
+/// The end of a turn, and the store if the guest can go on.
+type TurnEnd = (End, Option<SessionStore>);
+
+impl Sandbox {
+    /// Runs the first turn of a session, as [`Self::execute`] runs a guest. Starts no guest that is not a typed tool, or whose
+    /// grant keeps file changes apart. Also returns the store if the tool has answered its call, with a result or its own
+    /// error, and not if it trapped or was stopped.
+    pub async fn open_session(
+        &self,
+        artifact: &Artifact,
+        permit: Permit,
+        arguments: String,
+        execution: &Execution,
+    ) -> (Outcome, Option<SessionStore>) {
+        self.supervise(execution, self.start_session(artifact, permit, &arguments, execution)).await
+    }
+
+    /// Runs a further turn, with a permit of the grant of the first one; starts no guest under another one. Returns the store
+    /// as [`Self::open_session`] does.
+    pub async fn execute_turn(
+        &self,
+        session: SessionStore,
+        permit: Permit,
+        arguments: String,
+        execution: &Execution,
+    ) -> (Outcome, Option<SessionStore>) {
+        self.supervise(execution, self.continue_session(session, permit, &arguments, execution)).await
+    }
+
+    async fn start_session(
+        &self,
+        artifact: &Artifact,
+        permit: Permit,
+        arguments: &str,
+        execution: &Execution,
+    ) -> TurnEnd {
+        let PreparedGuest::Typed(pre) = &artifact.0 else {
+            return (End::NotStarted("a session needs a typed tool".to_owned()), None);
+        };
+        if !permit.grant().effects().value.is_direct() {
+            let reason = "a session needs a grant whose file changes take effect at once";
+            return (End::NotStarted(reason.to_owned()), None);
+        }
+        let grant = permit.grant().clone();
+        let mut store = match self.make_store(permit, &Input::Arguments(String::new()), execution) {
+            Ok(store) => store,
+            Err(error) => {
+                return (End::NotStarted(format!("its store cannot be created: {error:#}")), None);
+            }
+        };
+        let has_network = store.data().http.is_on();
+        match pre.pick(has_network).instantiate_async(&mut store).await {
+            Ok(tool) => SessionStore { store, tool, grant }.run_turn(arguments, execution).await,
+            Err(error) => (typed_end(Err(error), &mut store, &execution.stats), None),
+        }
+    }
+
+    async fn continue_session(
+        &self,
+        mut session: SessionStore,
+        permit: Permit,
+        arguments: &str,
+        execution: &Execution,
+    ) -> TurnEnd {
+        let grant = permit.grant();
+        if !session.grant.is_same_grant(grant) || !execution.grant.is_same_grant(grant) {
+            return (End::NotStarted("this session was opened under another grant".to_owned()), None);
+        }
+        // The store has the folders of the first permit.
+        drop(permit);
+        match self.begin_turn(&mut session.store, execution) {
+            Ok(()) => session.run_turn(arguments, execution).await,
+            Err(error) => (End::NotStarted(format!("its store cannot be used again: {error:#}")), None),
+        }
+    }
+
+    /// Replaces in a store what belongs to the execution of the last turn.
+    fn begin_turn(&self, store: &mut Store<StoreState>, execution: &Execution) -> wasmtime::Result<()> {
+        let grant = &execution.grant;
+        let stats = &execution.stats;
+        let state = store.data_mut();
+        let Some(last_limits) = state.stats.effective_limits.get().cloned() else {
+            return Err(wasmtime::Error::msg("it has had no turn"));
+        };
+        state.stats = Arc::clone(stats);
+        state.current.replace(Arc::clone(stats));
+        state.http.set_backend(execution.network.backend());
+        state.calls.begin_turn(execution.calls.clone());
+        state.limiter.begin_turn(Arc::clone(&stats.memory));
+        state.throttle = throttle::Throttle::new(grant.cpu(), self.clock.monotonic());
+        state.deadline = Deadline { timeout: grant.timeout(), at: execution.deadline() };
+        state.files = Files::Direct;
+        // The folders and the number of handles are those that the store has had since its first turn.
+        stats.report_limits(EffectiveLimits {
+            memory: state.limiter.limit(),
+            cpu: state.throttle.limit(),
+            timeout: state.deadline.timeout,
+            ..last_limits
+        });
+        self.limit_execution(store, execution)
+    }
+}
+
+impl SessionStore {
+    /// Calls the tool, and gives the store back if the tool has answered.
+    async fn run_turn(mut self, arguments: &str, execution: &Execution) -> TurnEnd {
+        let Self { store, tool, .. } = &mut self;
+        let answer = tool.call_invoke(&mut *store, arguments).await;
+        let has_answered = answer.is_ok();
+        let end = typed_end(answer, store, &execution.stats);
+        record_fuel(store, &end, &execution.stats);
+        let state = store.data_mut();
+        state.files = Files::Ended;
+        state.calls.end_turn();
+        state.http.set_backend(None);
+        (end, has_answered.then_some(self))
+    }
+}
