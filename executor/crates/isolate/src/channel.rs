@@ -4,7 +4,6 @@
 //! tells a child that has received its job to begin. The zygote and its children block on their end of a socket pair;
 //! the server's runtime reads the other end without blocking.
 
-use super::ProcessLifetime;
 use super::user::User;
 use a2g_capability::Handover;
 use a2g_sandbox::{Code, Event};
@@ -21,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -43,7 +42,7 @@ const MAX_IDLE_BYTES: usize = 4 << 10;
 
 /// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
 /// version is accepted, and the messages may contain domain types.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// A message from the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,7 +90,8 @@ pub(super) struct Exit {
 
 /// The first message from the server to a child. The file of the tool's code is attached, then the folders of the permit
 /// (the granted ones, and those for the run's file changes if they are kept apart), and the relay's socket if the run has a
-/// network or may call tools. Each further message to a child that serves several runs is the text of one run's arguments.
+/// network or may call tools. Each further message to a child that serves several runs is the text of one run's arguments;
+/// in a session, with the socket of that turn's relay if the first one had one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
@@ -105,7 +105,18 @@ pub(super) struct Job {
     pub(super) max_parallel_calls: u32,
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
-    pub(super) lifetime: ProcessLifetime,
+    pub(super) lifetime: JobLifetime,
+}
+
+/// The end of a child's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum JobLifetime {
+    /// After one run.
+    OneRun,
+    /// After several runs, each in a store of its own.
+    Runs,
+    /// After several turns of a session, in one store.
+    Turns,
 }
 
 /// The function of the tool that a child calls.
@@ -259,10 +270,7 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
             read => offset += read,
         }
     }
-    let mut bytes = vec![0; parse_length(header)?];
-    let mut socket = socket;
-    socket.read_exact(&mut bytes)?;
-    Ok(Some((serde_json::from_slice(&bytes)?, handles.into())))
+    Ok(Some((receive_content(socket, header)?, handles.into())))
 }
 
 /// Waits for the signal to begin; `false` when the other side has closed the connection.
@@ -272,17 +280,22 @@ pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
 }
 
 /// Waits for a message without descriptors; `None` when the other side has closed the connection. A child that is confined
-/// may call this.
+/// may call this. It may call [`receive`] only if it was confined for that (`Confinement::apply_to_session`).
 pub(super) fn receive_confined<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<T>> {
     let mut header = [0; 4];
     if !fill(socket, &mut header)? {
         return Ok(None);
     }
+    receive_content(socket, header).map(Some)
+}
+
+/// Waits for the message of which only the `header` has arrived.
+fn receive_content<T: DeserializeOwned>(socket: &UnixStream, header: [u8; 4]) -> Result<T> {
     let mut bytes = vec![0; parse_length(header)?];
     if !fill(socket, &mut bytes)? {
         return Err(ErrorKind::UnexpectedEof.into());
     }
-    Ok(Some(serde_json::from_slice(&bytes)?))
+    Ok(serde_json::from_slice(&bytes)?)
 }
 
 /// Fills `buffer`. Returns `false` when the other side has closed the connection before.
@@ -404,6 +417,15 @@ impl Channel {
         } else {
             Err(ErrorKind::InvalidData.into())
         }
+    }
+
+    /// Waits for the only message of a child between two turns of a session; `None` when the child has closed the connection.
+    ///
+    /// # Errors
+    /// If more than the message has arrived.
+    pub(super) async fn receive_only_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let message = self.receive().await?;
+        if self.buffer.is_empty() { Ok(message) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
     /// Returns the memory of the last run's messages. Returns `false` if there are more messages than one between two runs.

@@ -1,20 +1,25 @@
 //! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends. If its tool's
-//! processes are reused, it serves further runs under the same permit.
+//! processes are reused, it serves further runs under the same permit; in a session, further turns in the same store.
 
-use super::ProcessLifetime;
-use super::channel::{EndReport, FromChild, Job, Task, receive, receive_confined, send, wait_for_begin};
-use super::relay::Relay;
+use super::channel::{
+    EndReport, FromChild, Job, JobLifetime, Task, receive, receive_confined, send, wait_for_begin,
+};
+use super::confine::Confinement;
+use super::relay::{Relay, RelayReader};
 use super::reuse::{ResourceCounts, may_go_on_after};
 use super::zygote::{ZygoteState, confine_io_error, load};
 use a2g_capability::{MemberFolders, Permit, ReceivedPermit, Upper};
 use a2g_sandbox::egress::Network;
-use a2g_sandbox::{Accounting, Artifact, Calls, EndedStore, EventSink, Execution, Input, Outside, Sandbox};
+use a2g_sandbox::{
+    Accounting, Artifact, Calls, EndedStore, EventSink, Execution, Input, Outside, Sandbox, SessionStore,
+};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::limit::Access;
+use a2g_types::limit::{Access, Limit};
+use a2g_types::outcome::Outcome;
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{Error, Result};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -56,17 +61,10 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     };
     let mut handles = attached.into_iter();
     let code = handles.next().ok_or_else(|| Error::other("the job arrived without the code of its tool"))?;
-    let outside = if job.has_relay() {
-        let socket =
-            handles.next_back().ok_or_else(|| Error::other("the job arrived without its relay's socket"))?;
-        let relay = Relay::start(socket, job.max_parallel_calls, &zygote.confinement)?;
-        let may_call = job.max_parallel_calls > 0;
-        Outside {
-            calls: if may_call { Calls::new(Arc::<Relay>::clone(&relay)) } else { Calls::default() },
-            network: if job.network { Network::Remote(relay) } else { Network::Off },
-        }
-    } else {
-        Outside::default()
+    let relays = job.has_relay().then(|| Relays::start(&job, &zygote.confinement)).transpose()?;
+    let link = match &relays {
+        Some(relays) => relays.open(handles.next_back())?,
+        None => Link::default(),
     };
     let Job { tool, form, task, permit, network: _, max_parallel_calls: _, user, lifetime } = job;
     let received = permit
@@ -93,11 +91,15 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     let of_program = upper.and_then(Upper::member).into_iter().flat_map(MemberFolders::readable_handles);
     let read_only = of_program.chain([zygote.sandbox.outside()]).map(|folder| (folder, Access::ReadOnly));
     let folders = granted_folders.chain(read_only).collect::<Vec<_>>();
-    let grant = permit.grant();
-    zygote
-        .confinement
-        .apply(&folders, upper.map(Upper::as_fd), grant.memory().value, grant.output().value, user)
-        .map_err(confine_io_error)?;
+    let memory = permit.grant().memory().value;
+    let output = permit.grant().output().value;
+    let confinement = &zygote.confinement;
+    let confined = if lifetime == JobLifetime::Turns && relays.is_some() {
+        confinement.apply_to_session(&folders, memory, output, user)
+    } else {
+        confinement.apply(&folders, upper.map(Upper::as_fd), memory, output, user)
+    };
+    confined.map_err(confine_io_error)?;
     drop(folders);
     if !wait_for_begin(socket)? {
         return Ok(());
@@ -111,15 +113,57 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
             wait_for_kill();
         }
     };
-    let runner = GuestRunner { sandbox: &zygote.sandbox, artifact, socket, runtime, outside };
+    let max_descriptors = zygote.handles + OWN_DESCRIPTORS;
+    let runner = GuestRunner { sandbox: &zygote.sandbox, artifact, socket, runtime, max_descriptors };
     match lifetime {
-        ProcessLifetime::OneRun => {
-            if let Some(store) = runner.run_once(received.into_permit(), arguments)? {
+        JobLifetime::OneRun => {
+            if let Some(store) = runner.run_once(received.into_permit(), arguments, link.outside)? {
                 store.leak();
             }
             wait_for_kill();
         }
-        ProcessLifetime::Reused => runner.serve(&received, arguments, zygote.handles + OWN_DESCRIPTORS),
+        JobLifetime::Runs => runner.serve(&received, arguments),
+        JobLifetime::Turns => runner.serve_session(&received, Turn { arguments, link }, relays.as_ref()),
+    }
+}
+
+/// The relays of a child's runs, one after the other.
+struct Relays {
+    reader: RelayReader,
+    network: bool,
+    max_parallel_calls: u32,
+}
+
+/// The connection of one run to the server. By default, there is none.
+#[derive(Default)]
+struct Link {
+    relay: Option<Arc<Relay>>,
+    outside: Outside,
+}
+
+/// A turn of a session that may begin.
+struct Turn {
+    arguments: String,
+    link: Link,
+}
+
+impl Relays {
+    /// Starts the thread of the relays of a job that has some. Call this before the process is confined.
+    fn start(job: &Job, confinement: &Arc<Confinement>) -> Result<Self> {
+        let reader = RelayReader::start(confinement)?;
+        Ok(Self { reader, network: job.network, max_parallel_calls: job.max_parallel_calls })
+    }
+
+    /// The connection of a run over the received `socket`.
+    fn open(&self, socket: Option<OwnedFd>) -> Result<Link> {
+        let socket = socket.ok_or_else(|| Error::other("a run arrived without its relay's socket"))?;
+        let relay = self.reader.open(socket, self.max_parallel_calls)?;
+        let may_call = self.max_parallel_calls > 0;
+        let outside = Outside {
+            calls: if may_call { Calls::new(Arc::<Relay>::clone(&relay)) } else { Calls::default() },
+            network: if self.network { Network::Remote(Arc::<Relay>::clone(&relay)) } else { Network::Off },
+        };
+        Ok(Link { relay: Some(relay), outside })
     }
 }
 
@@ -129,25 +173,20 @@ struct GuestRunner<'a> {
     artifact: &'a Artifact,
     socket: &'a Arc<UnixStream>,
     runtime: Runtime,
-    outside: Outside,
+    /// The number below which all descriptors of the process are numbered.
+    max_descriptors: u64,
 }
 
 impl GuestRunner<'_> {
-    /// Serves runs until the server ends or kills this process, whose descriptors are numbered below `max_descriptors`. The
-    /// first run has begun.
-    fn serve(&self, received: &ReceivedPermit, first_arguments: String, max_descriptors: u64) -> Result<()> {
-        // The folders stay open for all runs.
-        self.sandbox.open_folders(received.permit()).map_err(Error::other)?;
-        let before = ResourceCounts::count(max_descriptors)?;
+    /// Serves runs until the server ends or kills this process. The first run has begun.
+    fn serve(&self, received: &ReceivedPermit, first_arguments: String) -> Result<()> {
+        let before = self.count_before(received)?;
         let mut arguments = first_arguments;
         loop {
-            let Some(store) = self.run_once(received.duplicate()?, arguments)? else { wait_for_kill() };
+            let ended = self.run_once(received.duplicate()?, arguments, Outside::default())?;
+            let Some(store) = ended else { wait_for_kill() };
             drop(store);
-            if let Err(reason) = before.check(&ResourceCounts::count(max_descriptors)?) {
-                send(self.socket, &FromChild::Failed(reason), &[])?;
-                wait_for_kill();
-            }
-            send(self.socket, &FromChild::Idle, &[])?;
+            self.report_idle(before.check(&self.count_resources()?))?;
             let Some(next_arguments) = receive_confined(self.socket)? else { return Ok(()) };
             arguments = next_arguments;
             if !wait_for_begin(self.socket)? {
@@ -156,24 +195,67 @@ impl GuestRunner<'_> {
         }
     }
 
+    /// Serves the turns of a session until the server ends or kills this process. The `first` one has begun. Each has another
+    /// one of the `relays`, if there are any.
+    fn serve_session(&self, received: &ReceivedPermit, first: Turn, relays: Option<&Relays>) -> Result<()> {
+        let before = self.count_before(received)?;
+        // The guest keeps its open files, each with at most one descriptor.
+        let max_kept = received.permit().grant().limit(Limit::Handles).value;
+        let mut kept = None;
+        let mut turn = first;
+        loop {
+            let Turn { arguments, link: Link { relay, outside } } = turn;
+            let permit = received.duplicate()?;
+            let Some(store) = self.run_turn(kept, permit, arguments, outside)? else { wait_for_kill() };
+            kept = Some(store);
+            if let (Some(relays), Some(relay)) = (relays, relay) {
+                relays.reader.close(&relay)?;
+            }
+            self.report_idle(before.check_kept(&self.count_resources()?, max_kept))?;
+            let Some(next) = self.receive_turn(relays)? else { return Ok(()) };
+            turn = next;
+            if !wait_for_begin(self.socket)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the next turn; `None` when the server has closed the connection.
+    fn receive_turn(&self, relays: Option<&Relays>) -> Result<Option<Turn>> {
+        let Some(relays) = relays else {
+            let next = receive_confined(self.socket)?;
+            return Ok(next.map(|arguments| Turn { arguments, link: Link::default() }));
+        };
+        let Some((arguments, attached)) = receive(self.socket)? else { return Ok(None) };
+        Ok(Some(Turn { arguments, link: relays.open(attached.into_iter().next())? }))
+    }
+
+    /// Opens the folders, which stay open for all runs, and counts what the process has before its first one.
+    fn count_before(&self, received: &ReceivedPermit) -> Result<ResourceCounts> {
+        self.sandbox.open_folders(received.permit()).map_err(Error::other)?;
+        self.count_resources()
+    }
+
+    fn count_resources(&self) -> Result<ResourceCounts> {
+        ResourceCounts::count(self.max_descriptors)
+    }
+
+    /// Reports that the process waits for its next run, or the difference that `checked` has found.
+    fn report_idle(&self, checked: std::result::Result<(), String>) -> Result<()> {
+        if let Err(reason) = checked {
+            send(self.socket, &FromChild::Failed(reason), &[])?;
+            wait_for_kill();
+        }
+        send(self.socket, &FromChild::Idle, &[])
+    }
+
     /// Runs the guest once and reports its end. Returns its store if another run may follow.
-    fn run_once(&self, permit: Permit, arguments: String) -> Result<Option<EndedStore>> {
-        let event_socket = Arc::clone(self.socket);
-        // A send fails only if the server has ended, and this process ends with it.
-        let events = EventSink::new(move |event| drop(send(&event_socket, &FromChild::Event(event), &[])));
-        let now = SystemClock.monotonic();
-        let outside = self.outside.clone();
-        let grant = permit.grant().clone();
-        let execution = Execution::begin(grant, outside, Arc::default(), Accounting::Process, events, now);
-        // The server subtracts this: the child's own start-up is not the guest's CPU time.
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let cpu_ns =
-            u64::try_from(cpu.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(cpu.tv_nsec).unwrap_or(0);
-        send(self.socket, &FromChild::Began { cpu_ns }, &[])?;
+    fn run_once(&self, permit: Permit, arguments: String, outside: Outside) -> Result<Option<EndedStore>> {
+        let execution = self.begin(&permit, outside)?;
         let input = Input::Arguments(arguments);
         let guest = self.sandbox.execute_keeping_store(self.artifact, permit, input, &execution);
         let (outcome, store) = self.runtime.block_on(guest);
-        let store = if may_go_on_after(&outcome.end) {
+        let kept = if may_go_on_after(&outcome.end) {
             store
         } else {
             if let Some(store) = store {
@@ -181,6 +263,51 @@ impl GuestRunner<'_> {
             }
             None
         };
+        self.report(outcome)?;
+        Ok(kept)
+    }
+
+    /// Runs a turn in the store that was `kept`, the first one in a new store, and reports its end. Returns the store if
+    /// another turn may follow.
+    fn run_turn(
+        &self,
+        kept: Option<SessionStore>,
+        permit: Permit,
+        arguments: String,
+        outside: Outside,
+    ) -> Result<Option<SessionStore>> {
+        let execution = self.begin(&permit, outside)?;
+        let (outcome, store) = match kept {
+            Some(store) => {
+                self.runtime.block_on(self.sandbox.execute_turn(store, permit, arguments, &execution))
+            }
+            None => {
+                let turn = self.sandbox.open_session(self.artifact, permit, arguments, &execution);
+                self.runtime.block_on(turn)
+            }
+        };
+        let next = store.filter(|_| may_go_on_after(&outcome.end));
+        self.report(outcome)?;
+        Ok(next)
+    }
+
+    /// Begins a run that reaches `outside`, and reports its begin.
+    fn begin(&self, permit: &Permit, outside: Outside) -> Result<Execution> {
+        let event_socket = Arc::clone(self.socket);
+        // A send fails only if the server has ended, and this process ends with it.
+        let events = EventSink::new(move |event| drop(send(&event_socket, &FromChild::Event(event), &[])));
+        let now = SystemClock.monotonic();
+        let grant = permit.grant().clone();
+        let execution = Execution::begin(grant, outside, Arc::default(), Accounting::Process, events, now);
+        // The server subtracts this: the child's own start-up is not the guest's CPU time.
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu_ns =
+            u64::try_from(cpu.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(cpu.tv_nsec).unwrap_or(0);
+        send(self.socket, &FromChild::Began { cpu_ns }, &[])?;
+        Ok(execution)
+    }
+
+    fn report(&self, outcome: Outcome) -> Result<()> {
         let report = EndReport {
             end: outcome.end.into(),
             output_bytes: outcome.metrics.output_bytes,
@@ -190,8 +317,7 @@ impl GuestRunner<'_> {
             denied_truncated: outcome.usage.denied_truncated,
         };
         // The server reads the kernel's accounting of this process while the process is alive.
-        send(self.socket, &FromChild::Ended(Box::new(report)), &[])?;
-        Ok(store)
+        send(self.socket, &FromChild::Ended(Box::new(report)), &[])
     }
 }
 

@@ -122,6 +122,16 @@ struct Programs {
     guest: BpfProgram,
     /// As `guest`, with the calls of a run whose file changes are kept apart.
     staging_guest: BpfProgram,
+    /// As `guest`, with the call that receives the socket of the relay of a further turn.
+    session_guest: BpfProgram,
+}
+
+/// The system call filter of a guest.
+#[derive(Debug, Clone, Copy)]
+enum GuestFilter {
+    Plain,
+    Staging,
+    Session,
 }
 
 impl Confinement {
@@ -264,14 +274,42 @@ impl Confinement {
         output: OutputLimit,
         user: Option<User>,
     ) -> Result<Applied, ConfineError> {
+        let of_changes = if upper.is_some() { OVERHEAD_OF_CHANGES } else { 0 };
+        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes() + of_changes;
+        let filter = if upper.is_some() { GuestFilter::Staging } else { GuestFilter::Plain };
+        self.apply_limits(roots, upper, memory.bytes() + overhead, user, filter)
+    }
+
+    /// Confines a child as [`Self::apply`] does, and lets it receive descriptors, of which the server sends one with each
+    /// further turn of a session. Only the server has the other ends of the child's sockets.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub(super) fn apply_to_session(
+        &self,
+        roots: &[(BorrowedFd<'_>, Access)],
+        memory: MemoryLimit,
+        output: OutputLimit,
+        user: Option<User>,
+    ) -> Result<Applied, ConfineError> {
+        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes();
+        self.apply_limits(roots, None, memory.bytes() + overhead, user, GuestFilter::Session)
+    }
+
+    fn apply_limits(
+        &self,
+        roots: &[(BorrowedFd<'_>, Access)],
+        upper: Option<BorrowedFd<'_>>,
+        private_bytes: u64,
+        user: Option<User>,
+        filter: GuestFilter,
+    ) -> Result<Applied, ConfineError> {
         if !self.is_prepared.load(Ordering::SeqCst) {
             return Err(ConfineError::Unprepared);
         }
         let mut skipped = Vec::new();
         // The limit is relative to the current size, because the zygote's pages are not the guest's.
-        let of_changes = if upper.is_some() { OVERHEAD_OF_CHANGES } else { 0 };
-        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes() + of_changes;
-        lower_limit(Resource::Data, private_pages()? * self.page_bytes + memory.bytes() + overhead)?;
+        lower_limit(Resource::Data, private_pages()? * self.page_bytes + private_bytes)?;
         // Root ignores this limit. It is for a kernel without seccomp.
         lower_limit(Resource::Nproc, 0)?;
         if self.landlock {
@@ -294,7 +332,11 @@ impl Confinement {
         self.change_user(user)?;
         match &self.seccomp {
             Some(programs) => {
-                let program = if upper.is_some() { &programs.staging_guest } else { &programs.guest };
+                let program = match filter {
+                    GuestFilter::Plain => &programs.guest,
+                    GuestFilter::Staging => &programs.staging_guest,
+                    GuestFilter::Session => &programs.session_guest,
+                };
                 seccompiler::apply_filter_all_threads(program)?;
             }
             None => skipped.push(Support::SECCOMP),
@@ -453,6 +495,8 @@ impl Programs {
         let mut guest = staging.clone();
         guest.extend(unconditional(ONLY_STAGING));
         guest.push((libc::SYS_ioctl, Vec::new()));
+        let mut session = guest.clone();
+        session.retain(|(call, _)| *call != libc::SYS_recvmsg);
         let program = |rules: Vec<(libc::c_long, Vec<SeccompRule>)>, unlisted, listed| {
             let arch = std::env::consts::ARCH.try_into()?;
             SeccompFilter::new(rules.into_iter().collect::<BTreeMap<_, _>>(), unlisted, listed, arch)?
@@ -464,6 +508,7 @@ impl Programs {
             waiting: program(waiting, SeccompAction::KillProcess, SeccompAction::Allow)?,
             guest: program(guest, SeccompAction::Allow, SeccompAction::KillProcess)?,
             staging_guest: program(staging, SeccompAction::Allow, SeccompAction::KillProcess)?,
+            session_guest: program(session, SeccompAction::Allow, SeccompAction::KillProcess)?,
         })
     }
 }

@@ -20,7 +20,8 @@
 //! closes the connection with all its streams at the first invalid frame.
 //!
 //! In the child, one thread reads the socket. It is started before the process is confined: afterwards no thread can be
-//! started, and `read` is the only receiving system call that is allowed.
+//! started, and `read` is the only receiving system call that the thread makes. Each turn of a session has a socket pair of
+//! its own, so that no frame of one turn is read in another; the thread reads one after the other.
 
 use super::confine::Confinement;
 use super::zygote::confine_io_error;
@@ -825,10 +826,10 @@ struct ChildStream {
 
 /// The network and the calls of a run, in the run's own process.
 pub(super) struct Relay {
-    socket: File,
+    /// `None` once the run has ended.
+    socket: Mutex<Option<File>>,
     /// One permit for each request about other tools that may be open at the same time.
     calls: Arc<Semaphore>,
-    writing: Mutex<()>,
     next: AtomicU32,
     streams: Mutex<Option<HashMap<u32, ChildStream>>>,
 }
@@ -853,41 +854,81 @@ impl Drop for StreamGuard {
     }
 }
 
-impl Relay {
-    /// Starts the thread that reads from `socket`, for a run that makes at most `max_parallel` simultaneous calls. Call
-    /// this before the process is confined.
+/// The thread of a child that reads the sockets of its relays, one after the other.
+pub(super) struct RelayReader {
+    sockets: std::sync::mpsc::Sender<(Arc<Relay>, File)>,
+    /// Receives one message for each socket, once it is read to its end.
+    ends: std::sync::mpsc::Receiver<()>,
+}
+
+impl RelayReader {
+    /// Starts the thread. Call this before the process is confined.
     ///
     /// # Errors
     /// If no thread can be started, or the thread cannot be confined.
-    pub(super) fn start(
-        socket: OwnedFd,
-        max_parallel: u32,
-        confinement: &Arc<Confinement>,
-    ) -> Result<Arc<Self>> {
-        // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
-        // not call.
-        let mut input = File::from(socket.try_clone()?);
-        let relay = Arc::new(Self {
-            socket: File::from(socket),
-            calls: Arc::new(Semaphore::new(max_parallel as usize)),
-            writing: Mutex::default(),
-            next: AtomicU32::new(1),
-            streams: Mutex::new(Some(HashMap::new())),
-        });
-        let confinement = Arc::clone(confinement);
-        let reader = Arc::clone(&relay);
+    pub(super) fn start(confinement: &Arc<Confinement>) -> Result<Self> {
+        let (sockets, next_sockets) = std::sync::mpsc::channel::<(Arc<Relay>, File)>();
+        let (end_tx, ends) = std::sync::mpsc::channel();
         let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
+        let confinement = Arc::clone(confinement);
         let thread = std::thread::Builder::new().name("relay".into()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || {
             let result = confinement.confine_aux_thread().map_err(confine_io_error);
             let has_failed = result.is_err();
             let _nobody_waits = result_tx.send(result);
-            while !has_failed && reader.dispatch_frame(&mut input).is_ok() {}
-            // Fails every pending request, and every later one.
-            *reader.streams.lock() = None;
+            if has_failed {
+                return;
+            }
+            for (relay, mut input) in next_sockets {
+                while relay.dispatch_frame(&mut input).is_ok() {}
+                // Fails every pending request, and every later one.
+                relay.end();
+                drop((relay, input));
+                let _nobody_waits = end_tx.send(());
+            }
         })?;
         result_rx.recv().map_err(Error::other)??;
+        Ok(Self { sockets, ends })
+    }
+
+    /// The relay of a run that makes at most `max_parallel` simultaneous calls, over `socket`. The one before it has been
+    /// closed.
+    ///
+    /// # Errors
+    /// If the process has reached its limit on open descriptors, or the thread has ended.
+    pub(super) fn open(&self, socket: OwnedFd, max_parallel: u32) -> Result<Arc<Relay>> {
+        // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
+        // not call.
+        let input = File::from(socket.try_clone()?);
+        let relay = Arc::new(Relay {
+            socket: Mutex::new(Some(File::from(socket))),
+            calls: Arc::new(Semaphore::new(max_parallel as usize)),
+            next: AtomicU32::new(1),
+            streams: Mutex::new(Some(HashMap::new())),
+        });
+        let sent = self.sockets.send((Arc::clone(&relay), input));
+        sent.map_err(|_unread| Error::other("the thread of the relay has ended"))?;
         Ok(relay)
+    }
+
+    /// Ends a relay with its run, and waits until the server has closed its end of the socket pair.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub(super) fn close(&self, relay: &Relay) -> Result<()> {
+        relay.end();
+        self.ends.recv().map_err(Error::other)
+    }
+}
+
+impl Relay {
+    /// Fails all that the guest has asked for and sends nothing more, also if the guest still has a stream of this relay.
+    fn end(&self) {
+        let open = self.streams.lock().take();
+        // A body that only ended here would look complete.
+        let streams = open.into_iter().flat_map(HashMap::into_values);
+        streams.for_each(|stream| stream.fail(NetworkError::RunEnded.into()));
+        *self.socket.lock() = None;
     }
 
     fn with_streams<T>(&self, work: impl FnOnce(&mut HashMap<u32, ChildStream>) -> Option<T>) -> Option<T> {
@@ -897,9 +938,11 @@ impl Relay {
 
     fn send_frame(&self, frame: &[u8]) {
         // Frames must not interleave: the guest and uploads write from several tasks.
-        let _one_at_a_time = self.writing.lock();
-        // Fails only if the server has ended, and this process ends with it.
-        let _nobody_listens = (&self.socket).write_all(frame);
+        let mut open = self.socket.lock();
+        if let Some(socket) = open.as_mut() {
+            // Fails only if the server has ended the run.
+            let _nobody_listens = socket.write_all(frame);
+        }
     }
 
     /// Reads one frame and dispatches it.

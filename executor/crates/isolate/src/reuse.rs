@@ -328,19 +328,48 @@ impl ResourceCounts {
     /// # Errors
     /// The difference.
     pub(super) fn check(&self, now: &Self) -> std::result::Result<(), String> {
-        if self == now {
-            return Ok(());
-        }
-        Err(format!(
+        if self == now { Ok(()) } else { Err(self.difference(now)) }
+    }
+
+    /// Checks that the resources `now` are at most these, of before a session's first turn, and `max_kept` descriptors that the
+    /// guest keeps from turn to turn.
+    ///
+    /// # Errors
+    /// The difference.
+    // The first relay, whose descriptors are among these, is closed by now: there may be fewer.
+    pub(super) fn check_kept(&self, now: &Self, max_kept: u64) -> std::result::Result<(), String> {
+        let has_few = now.descriptors <= self.descriptors.saturating_add(max_kept);
+        if has_few && self.threads == now.threads { Ok(()) } else { Err(self.difference(now)) }
+    }
+
+    fn difference(&self, now: &Self) -> String {
+        format!(
             "after a run it has {} threads and {} descriptors, and before its first one it had {} and {}",
             now.threads, now.descriptors, self.threads, self.descriptors
-        ))
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_may_keep_as_many_descriptors_as_its_guest_may_have_handles() {
+        let counts = |threads, descriptors| ResourceCounts { threads, descriptors };
+        let before = counts(3, 20);
+        for (now, is_same, is_kept) in [
+            (counts(3, 20), true, true),
+            (counts(3, 18), false, true),
+            (counts(3, 84), false, true),
+            (counts(3, 85), false, false),
+            (counts(4, 20), false, false),
+            (counts(2, 20), false, false),
+        ] {
+            assert_eq!(before.check(&now).is_ok(), is_same, "{now:?}");
+            assert_eq!(before.check_kept(&now, 64).is_ok(), is_kept, "{now:?}");
+        }
+    }
 
     #[test]
     fn memory_that_is_not_known_is_not_little() {
