@@ -1,8 +1,8 @@
 //! The isolation of runs.
 //!
 //! By default every run has its own process (process isolation), so that a vulnerability in the engine compromises only
-//! a process without rights. The processes of a tool can also be reused, each for runs of one agent under one grant. A tool
-//! that the operator trusts can run inline, on a thread of the server.
+//! a process without rights. The processes of a tool can also be reused, each for runs of one agent under one grant, or keep
+//! a session of one agent. A tool that the operator trusts can run inline, on a thread of the server.
 
 mod cgroup;
 mod channel;
@@ -15,6 +15,7 @@ mod probe;
 mod process;
 mod relay;
 mod reuse;
+mod session;
 mod supervisor;
 mod tool_images;
 mod user;
@@ -32,6 +33,7 @@ pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use reuse::{ReuseLimits, UsedChild};
+pub use session::{IdleSession, Kept, SessionRefusal, StoreUse};
 pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
@@ -44,11 +46,10 @@ use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, End, Outcome};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor::Supervisor;
+use supervisor::{ProcessUse, Supervisor};
 
 /// The time that a guest has after the deadline to end by itself.
 // The guest's own end is preferred, because it has more detail than the server's.
@@ -77,7 +78,7 @@ impl Isolation {
 }
 
 /// The lifetime of a tool's processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessLifetime {
     /// One run.
     OneRun,
@@ -221,39 +222,55 @@ impl Isolate {
         }
     }
 
-    /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text.
-    #[must_use]
+    /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text, in the store of `store`.
+    ///
+    /// # Errors
+    /// [`SessionRefusal`] if the tool can have no session under this permit, or the run does not continue the given one, which
+    /// then ends. Never with [`StoreUse::Fresh`].
     pub fn request(
         &self,
         agent: &AgentDid,
         tool: &ToolName,
         permit: Permit,
         arguments: String,
-    ) -> RunRequest {
+        store: StoreUse,
+    ) -> Result<RunRequest, SessionRefusal> {
         let grant = permit.grant().clone();
         let assigned = match (self.placements.get(tool), &self.supervisor) {
             (Some(Placement::Process(lifetime)), Some(supervisor)) => {
                 let task = channel::Task::Invoke { arguments };
-                let reused_by = match lifetime {
-                    ProcessLifetime::OneRun => None,
-                    ProcessLifetime::Reused => Some(agent),
+                let process = match (&store, lifetime) {
+                    (StoreUse::Fresh, ProcessLifetime::OneRun) => ProcessUse::OneRun,
+                    (StoreUse::Fresh, ProcessLifetime::Reused) => ProcessUse::Runs(agent),
+                    (
+                        StoreUse::Opens | StoreUse::Continues(_),
+                        ProcessLifetime::OneRun | ProcessLifetime::Reused,
+                    ) => {
+                        supervisor.check_session(tool, &permit)?;
+                        ProcessUse::Turns(agent)
+                    }
                 };
-                match supervisor.job_request(tool, permit, task, reused_by) {
-                    Ok(job) => AssignedRun::Process(Box::new(job)),
-                    Err(error) => AssignedRun::Unavailable(error.to_string()),
+                match (supervisor.job_request(tool, permit, task, process), store) {
+                    (Ok(job), StoreUse::Fresh | StoreUse::Opens) => AssignedRun::Process(Box::new(job)),
+                    (Ok(job), StoreUse::Continues(session)) => {
+                        AssignedRun::Process(Box::new(supervisor.continue_session(job, session)?))
+                    }
+                    (Err(error), _) => AssignedRun::Unavailable(error.to_string()),
                 }
             }
-            (Some(Placement::Inline(artifact)), _) => {
-                AssignedRun::Inline(artifact.clone(), Box::new(permit), arguments)
-            }
+            (Some(Placement::Inline(artifact)), _) => match store {
+                StoreUse::Fresh => AssignedRun::Inline(artifact.clone(), Box::new(permit), arguments),
+                StoreUse::Opens | StoreUse::Continues(_) => return Err(SessionRefusal::Inline),
+            },
             (Some(Placement::Process(_)), None) | (Some(Placement::Unavailable(_)) | None, _) => {
                 AssignedRun::Unavailable(NOT_LOADED.to_owned())
             }
         };
-        RunRequest { grant, assigned }
+        Ok(RunRequest { grant, assigned })
     }
 
-    /// Ends the processes that wait for another run. That of a current run ends with its run.
+    /// Ends the processes that wait for another run, and every session: [`IdleSession::is_alive`] is `false` from now on. The
+    /// process of a current run ends with its run.
     pub fn end_idle(&self) {
         if let Some(supervisor) = &self.supervisor {
             supervisor.end_idle();
@@ -293,23 +310,25 @@ impl Isolate {
     }
 
     /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Then closes the run's network
-    /// connections. Returns the child as well if it may serve another run, once the end of this one is settled.
+    /// connections. Also returns what is left of the run: a session only after a result or the tool's own error.
     pub async fn run(
         &self,
         request: RunRequest,
         prepared: Option<PreparedChild>,
         execution: &Execution,
-    ) -> (Outcome, Option<UsedChild>) {
+    ) -> (Outcome, Kept) {
         let end = match (request.assigned, &self.supervisor) {
             (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(*job, prepared, execution).await,
-            (AssignedRun::Inline(artifact, permit, arguments), _) => {
-                (self.inline.run(artifact, *permit, Input::Arguments(arguments), execution).await, None)
-            }
+            (AssignedRun::Inline(artifact, permit, arguments), _) => (
+                self.inline.run(artifact, *permit, Input::Arguments(arguments), execution).await,
+                Kept::Nothing,
+            ),
             (AssignedRun::Process(_), None) => {
-                (execution.outcome(End::NotStarted(NOT_LOADED.to_owned()), self.clock.monotonic()), None)
+                let end = End::NotStarted(NOT_LOADED.to_owned());
+                (execution.outcome(end, self.clock.monotonic()), Kept::Nothing)
             }
             (AssignedRun::Unavailable(reason), _) => {
-                (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), None)
+                (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), Kept::Nothing)
             }
         };
         execution.network().close();

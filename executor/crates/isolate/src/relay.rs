@@ -1268,6 +1268,23 @@ mod tests {
         serve_frames(&listener, valid).await.unwrap();
     }
 
+    #[tokio::test]
+    async fn what_a_turn_leaves_open_fails_and_the_next_one_has_another_relay() {
+        let reader = RelayReader::start(&Arc::new(Confinement::prepare().unwrap())).unwrap();
+        let ended = || Err(EgressError::from(NetworkError::RunEnded));
+        for _turn in 0..2 {
+            let (server, child) = std::os::unix::net::UnixStream::pair().unwrap();
+            let relay = reader.open(child.into(), 0).unwrap();
+            let left_open = spawn::spawn_run_task(Arc::clone(&relay).look_up_name("held.example".to_owned()));
+            tokio::task::yield_now().await;
+            (&server).read_exact(&mut [0; HEADER_BYTES]).unwrap();
+            drop(server);
+            reader.close(&relay).unwrap();
+            assert_eq!(left_open.await.unwrap(), ended());
+            assert_eq!(relay.look_up_name("late.example".to_owned()).await, ended());
+        }
+    }
+
     #[test]
     fn small_chunks_have_the_minimum_cost() {
         let (recv_window, _body) = RecvWindow::new(CREDIT_BYTES, |_| {});

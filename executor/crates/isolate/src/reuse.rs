@@ -49,7 +49,8 @@ pub(super) struct ReuseKey {
     tool: ToolName,
     /// The limits and patterns of the grant, each with the layer that has set it, as they are sent to a child.
     grant: String,
-    folders: Vec<FolderId>,
+    /// `None` for a folder in the place of a missing one, which is a new one for each run.
+    folders: Vec<Option<FolderId>>,
     user: Option<User>,
 }
 
@@ -62,20 +63,25 @@ struct FolderId {
 }
 
 impl ReuseKey {
-    /// The key of a run of `tool` by `agent`, whose permit is sent as `permit` and `folders`. `None` if it may not share its
-    /// process, or the kernel does not tell which folders these are.
-    pub(super) fn new(
+    /// The key of a run of `tool` by `agent`, whose permit is sent as `permit` and `folders`, each with whether it is missing.
+    /// `None` if the kernel does not tell which folders these are.
+    pub(super) fn new<F: AsFd>(
         agent: &AgentDid,
         tool: &ToolName,
         permit: &Handover,
-        folders: &[impl AsFd],
+        folders: impl IntoIterator<Item = (F, bool)>,
         user: Option<User>,
     ) -> Option<Self> {
+        // `permit` says which folders are missing.
+        let ids = folders.into_iter().map(|(folder, is_missing)| match is_missing {
+            true => Some(None),
+            false => FolderId::of(&folder).map(Some),
+        });
         Some(Self {
             agent: agent.clone(),
             tool: tool.clone(),
             grant: serde_json::to_string(permit).ok()?,
-            folders: folders.iter().map(FolderId::of).collect::<Option<_>>()?,
+            folders: ids.collect::<Option<_>>()?,
             user,
         })
     }

@@ -1,5 +1,5 @@
 //! The server's side of process isolation: every run has its own process, or one that has served runs of the same agent,
-//! tool, module and grant.
+//! tool, module and grant, or turns of the same session.
 //!
 //! ```text
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few are forked in advance)
@@ -9,16 +9,19 @@
 //! the kernel, and ends every child with SIGKILL, however its last guest ended.
 
 use super::cgroup::Cgroups;
-use super::channel::{CodeForm, EndReport, Exit, FromChild, Job, MAX_DESCRIPTORS, ReportedEnd, Task};
+use super::channel::{
+    CodeForm, EndReport, Exit, FromChild, Job, JobLifetime, MAX_DESCRIPTORS, ReportedEnd, Task,
+};
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
-use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_share_process};
+use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after, may_share_process};
+use super::session::{IdleSession, Kept, SessionKey, SessionRefusal, check_session};
 use super::tool_images::ToolImage;
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
-use super::{GRACE, Module, PreforkConfig, ProcessLifetime};
+use super::{GRACE, Module, PreforkConfig};
 use a2g_capability::{Grant, Handover, Permit, Upper};
 use a2g_runtime::spawn;
 use a2g_sandbox::{Event, Execution, error_detail, parse_result};
@@ -55,8 +58,19 @@ const MAX_FOLDERS: usize = MAX_DESCRIPTORS - 2;
 /// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
-/// The end of a guest, and its child if that may serve another run.
-pub(super) type GuestEnd = (Outcome, Option<UsedChild>);
+/// The end of a guest, and what is left of its run.
+pub(super) type GuestEnd = (Outcome, Kept);
+
+/// The use of a run's process after the run.
+#[derive(Clone, Copy)]
+pub(super) enum ProcessUse<'a> {
+    /// None.
+    OneRun,
+    /// Further runs of this agent, if the permit allows that.
+    Runs(&'a AgentDid),
+    /// Further turns of a session of this agent.
+    Turns(&'a AgentDid),
+}
 
 /// Supervises the runs that have their own process.
 pub(super) struct Supervisor {
@@ -79,17 +93,18 @@ impl Supervisor {
     }
 
     /// The job of one run. Its user depends on the owners of the granted folders, and on those of the program's contents,
-    /// which it has to read. With `reused_by`, its process may serve other runs of this agent.
+    /// which it has to read.
     ///
     /// # Errors
-    /// If there is no such tool, the folders for the run's file changes cannot be given to that user, or a process cannot
-    /// have so many folders. The message is a clause about the run.
+    /// If there is no such tool, the folders for the run's file changes cannot be given to that user, a process cannot have
+    /// so many folders, or the kernel does not tell which folders those of a session are. The message is a clause about the
+    /// run.
     pub(super) fn job_request(
         &self,
         tool: &ToolName,
         permit: Permit,
         task: Task,
-        reused_by: Option<&AgentDid>,
+        process: ProcessUse<'_>,
     ) -> std::result::Result<JobRequest, ChildError> {
         let image = self.pool.image(tool).ok_or(ChildError::UnknownTool)?;
         let form = CodeForm::of(image.code().for_grant(permit.grant()));
@@ -108,7 +123,9 @@ impl Supervisor {
                 ))
             })?;
         }
-        let reused_by = reused_by.filter(|_| may_share_process(&permit));
+        let may_share = may_share_process(&permit);
+        let grant = permit.grant().clone();
+        let are_missing = permit.roots().as_slice().iter().map(|root| root.is_missing).collect::<Vec<_>>();
         let (permit, folders) = Handover::from_permit(permit);
         if folders.len() > MAX_FOLDERS {
             let message = format!(
@@ -117,7 +134,17 @@ impl Supervisor {
             );
             return Err(Error::other(message).into());
         }
-        let key = reused_by.and_then(|agent| ReuseKey::new(agent, tool, &permit, &folders, user));
+        // Those that share a process have no other folders than the granted ones.
+        let key_of = |agent| ReuseKey::new(agent, tool, &permit, folders.iter().zip(are_missing), user);
+        let further_use = match process {
+            ProcessUse::Runs(agent) if may_share => key_of(agent).map_or(FurtherUse::None, FurtherUse::Runs),
+            ProcessUse::OneRun | ProcessUse::Runs(_) => FurtherUse::None,
+            ProcessUse::Turns(agent) => {
+                let unknown = "the kernel does not tell which folders it has, so it can have no session";
+                let key = key_of(agent).ok_or_else(|| Error::other(unknown))?;
+                FurtherUse::Turns(SessionKey { process: key, grant })
+            }
+        };
         let job = Job {
             tool: tool.to_string(),
             form,
@@ -126,9 +153,38 @@ impl Supervisor {
             network: false,
             max_parallel_calls: 0,
             user,
-            lifetime: if key.is_some() { ProcessLifetime::Reused } else { ProcessLifetime::OneRun },
+            lifetime: match &further_use {
+                FurtherUse::None => JobLifetime::OneRun,
+                FurtherUse::Runs(_) => JobLifetime::Runs,
+                FurtherUse::Turns(_) => JobLifetime::Turns,
+            },
         };
-        Ok(JobRequest { job, image, folders, key, epoch: self.idle.epoch() })
+        Ok(JobRequest { job, image, folders, further_use, session: None, epoch: self.idle.epoch() })
+    }
+
+    /// Checks that a tool can have a session under `permit`. A tool that does not exist is found by [`Self::job_request`].
+    pub(super) fn check_session(
+        &self,
+        tool: &ToolName,
+        permit: &Permit,
+    ) -> std::result::Result<(), SessionRefusal> {
+        self.pool.image(tool).map_or(Ok(()), |image| check_session(image.code().expected_contract(), permit))
+    }
+
+    /// The request of a turn that continues `session`.
+    ///
+    /// # Errors
+    /// If it does not; the session ends.
+    pub(super) fn continue_session(
+        &self,
+        job: JobRequest,
+        session: Box<IdleSession>,
+    ) -> std::result::Result<JobRequest, SessionRefusal> {
+        match &job.further_use {
+            FurtherUse::Turns(key) => session.check_turn(&self.idle, key)?,
+            FurtherUse::None | FurtherUse::Runs(_) => return Err(SessionRefusal::Ended),
+        }
+        Ok(JobRequest { session: Some(session), ..job })
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -143,8 +199,9 @@ impl Supervisor {
     pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
         // The start of the run has to be in the journal, on the disk, before the guest's first instruction; meanwhile a
         // child can read its job and apply the job's confinement. A job with a network or with calls has to wait,
-        // because its relay starts with the execution.
-        if grant.network().value || grant.calls().allows_any() || !request.is_short() {
+        // because its relay starts with the execution. A session has its child.
+        let starts_relay = grant.network().value || grant.calls().allows_any();
+        if starts_relay || !request.is_short() || request.session.is_some() {
             return None;
         }
         let prepared = match self.take_reused(request, grant) {
@@ -171,6 +228,14 @@ impl Supervisor {
         request.job.network = execution.network().session().is_some();
         let max_parallel = execution.grant().calls().max_parallel().value;
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
+        if let Some(session) = request.session.take() {
+            let result = self.run_turn(*session, &request, execution).await;
+            // It cannot be repeated in another child, which would have an empty store.
+            return result.unwrap_or_else(|error| {
+                let end = End::Crashed(error.to_string());
+                (execution.outcome(end, self.clock.monotonic()), Kept::Nothing)
+            });
+        }
         let mut last_error = String::new();
         // All waiting children may have been killed at the same time.
         for _ in 0..self.pool.waiting().saturating_add(EXTRA_ATTEMPTS) {
@@ -188,7 +253,7 @@ impl Supervisor {
                 "a child ended before its guest began"
             );
         }
-        (execution.outcome(End::Crashed(last_error), self.clock.monotonic()), None)
+        (execution.outcome(End::Crashed(last_error), self.clock.monotonic()), Kept::Nothing)
     }
 
     /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
@@ -202,7 +267,7 @@ impl Supervisor {
     ) -> std::result::Result<[String; 4], ChildError> {
         let grant = permit.grant().clone();
         let timeout = permit.grant().timeout().value;
-        let request = self.job_request(tool, permit, Task::Describe, None)?;
+        let request = self.job_request(tool, permit, Task::Describe, ProcessUse::OneRun)?;
         let description = async {
             let (child, refill) = self.pool.take_child(tool).await?;
             let mut prepared = child.assign(refill, &request, &grant, RelayGuard(None), None).await?;
@@ -235,8 +300,30 @@ impl Supervisor {
         request: &JobRequest,
         grant: &Grant,
     ) -> Option<std::result::Result<PreparedChild, ChildError>> {
-        let (child, earlier_runs) = self.idle.take(request.key.as_ref()?)?;
+        let FurtherUse::Runs(key) = &request.further_use else { return None };
+        let (child, earlier_runs) = self.idle.take(key)?;
         Some(child.prepare_again(earlier_runs, grant))
+    }
+
+    /// Runs a further turn of a session in its child. Fails with the reason if the guest never began.
+    async fn run_turn(
+        &self,
+        mut session: IdleSession,
+        request: &JobRequest,
+        execution: &Execution,
+    ) -> std::result::Result<GuestEnd, ChildError> {
+        session.child.channel.set_receive_limit(max_report_bytes(execution.grant()));
+        tokio::select! {
+            idle = session.wait_idle() => idle?,
+            stop = await_stop(execution) => {
+                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), Kept::Nothing));
+            }
+        }
+        let (relay, socket) = start_relay(execution)?;
+        let IdleSession { child, turns, cpu, .. } = session;
+        let prepared =
+            PreparedChild { child, earlier_runs: turns, earlier_cpu: Some(cpu), socket, _relay: relay };
+        self.supervise(prepared, request, execution).await
     }
 
     /// Runs the job in a reused child, or else in one that waits or is forked now. Fails with the reason if the guest never
@@ -258,7 +345,7 @@ impl Supervisor {
                     }
                     OperatorReason::Aborted(reason) => End::Aborted(reason),
                 };
-                return Ok((execution.outcome(end, self.clock.monotonic()), None));
+                return Ok((execution.outcome(end, self.clock.monotonic()), Kept::Nothing));
             }
         };
         let (relay, socket) = start_relay(execution)?;
@@ -267,7 +354,7 @@ impl Supervisor {
                 self.supervise(prepared?, request, execution).await
             }
             stop = await_stop(execution) => {
-                Ok((execution.outcome(stop.into(), self.clock.monotonic()), None))
+                Ok((execution.outcome(stop.into(), self.clock.monotonic()), Kept::Nothing))
             }
         }
     }
@@ -279,18 +366,18 @@ impl Supervisor {
         request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<GuestEnd, ChildError> {
-        let PreparedChild { mut child, earlier_runs, _relay } = prepared;
-        let mut start_cpu = None;
+        let PreparedChild { mut child, earlier_runs, earlier_cpu, socket, _relay } = prepared;
+        let mut start_cpu = earlier_cpu;
         let mut has_own_peak = true;
         if earlier_runs > 0 {
             // With a start, the run is not repeated in another child: this one gets the arguments.
-            start_cpu = Some(child.cpu_before_next_run()?);
+            start_cpu = Some(earlier_cpu.map_or_else(|| child.cpu_before_next_run(), Ok)?);
             has_own_peak = reset_peak_resident(child.pid).await;
         }
         tokio::select! {
-            begun = begin_child(&child, earlier_runs, request) => begun?,
+            begun = begin_child(&child, earlier_runs, request, socket) => begun?,
             stop = await_stop(execution) => {
-                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), None));
+                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), Kept::Nothing));
             }
         }
         let mut report = None;
@@ -339,34 +426,52 @@ impl Supervisor {
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(start_cpu);
                     outcome.metrics.peak_resident_bytes = has_own_peak.then_some(exit.peak_resident);
                     outcome.usage.spent = None;
-                    return Ok((outcome, None));
+                    return Ok((outcome, Kept::Nothing));
                 }
                 Err(error) => break End::Crashed(error.to_string()),
             }
         };
         // CPU time and memory are read before the child is killed: until then its pid cannot be reused, and the CPU
         // time does not include the teardown of the process, which takes longer than a short run.
-        let cpu = start_cpu.and_then(|start_cpu| Some(cpu_of(child.pid)?.saturating_sub(start_cpu)));
+        let end_cpu = cpu_of(child.pid);
+        let cpu = start_cpu.and_then(|start_cpu| Some(end_cpu?.saturating_sub(start_cpu)));
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
         outcome.metrics.peak_resident_bytes = has_own_peak.then(|| peak_resident_of(child.pid)).flatten();
         outcome.metrics.earlier_runs = earlier_runs;
         outcome.usage.spent = None;
         let Some((output_bytes, truncated, spent, denied_truncated)) = report else {
-            return Ok((outcome, None));
+            return Ok((outcome, Kept::Nothing));
         };
         outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
         outcome.output.truncated |= truncated;
         outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
         outcome.usage.denied_truncated |= denied_truncated;
-        let used = request.key.clone().map(|key| UsedChild {
-            idle: Arc::clone(&self.idle),
-            key,
-            child,
-            served: earlier_runs.saturating_add(1),
-            epoch: request.epoch,
-        });
-        Ok((outcome, used))
+        let served = earlier_runs.saturating_add(1);
+        let kept = self.keep(child, served, end_cpu, request, &outcome.end);
+        Ok((outcome, kept))
+    }
+
+    /// What is left of a run that has ended with `end`. Its child has served `served` runs, and has used the CPU time `cpu`.
+    fn keep(
+        &self,
+        mut child: Child,
+        served: u32,
+        cpu: Option<Duration>,
+        request: &JobRequest,
+        end: &End,
+    ) -> Kept {
+        let idle = Arc::clone(&self.idle);
+        let epoch = request.epoch;
+        match (&request.further_use, cpu) {
+            (FurtherUse::Runs(key), _) => {
+                Kept::Child(UsedChild { idle, key: key.clone(), child, served, epoch })
+            }
+            (FurtherUse::Turns(key), Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
+                Kept::Session(IdleSession { idle, key: key.clone(), child, turns: served, epoch, cpu })
+            }
+            (FurtherUse::None | FurtherUse::Turns(_), _) => Kept::Nothing,
+        }
     }
 
     /// Returns the reported end, or a crash if no child may report such an end: only the server cancels runs, and no
@@ -420,14 +525,16 @@ impl Supervisor {
     }
 }
 
-/// Lets a child begin that has served `earlier_runs`. Fails if the run may be repeated in another child.
+/// Lets a child begin that has served `earlier_runs`, with the `socket` of its next relay. Fails if the run may be repeated in
+/// another child.
 async fn begin_child(
     child: &Child,
     earlier_runs: u32,
     request: &JobRequest,
+    socket: Option<UnixStream>,
 ) -> std::result::Result<(), ChildError> {
     let next_arguments = (earlier_runs > 0).then(|| request.arguments());
-    match child.begin(next_arguments).await {
+    match child.begin(next_arguments, socket).await {
         // A child that has ended may have sent its reason before, which is read afterwards.
         Err(error) if error.kind() != ErrorKind::BrokenPipe && earlier_runs == 0 => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
@@ -439,10 +546,20 @@ pub(super) struct JobRequest {
     job: Job,
     image: Arc<ToolImage>,
     folders: Vec<OwnedFd>,
-    /// Names the children that may serve the run, if a child may serve several.
-    key: Option<ReuseKey>,
+    further_use: FurtherUse,
+    /// The session that the run continues.
+    session: Option<Box<IdleSession>>,
     /// The epoch in which the run was requested.
     epoch: Epoch,
+}
+
+/// The use of a child after its run.
+enum FurtherUse {
+    None,
+    /// It may serve further runs with this key, and one of those that have served some may serve the run.
+    Runs(ReuseKey),
+    /// It keeps a session for turns with this key.
+    Turns(SessionKey),
 }
 
 impl JobRequest {
@@ -468,6 +585,10 @@ pub struct PreparedChild {
     child: Child,
     /// The number of runs that the child has served.
     earlier_runs: u32,
+    /// CPU time of the child at the end of the last turn of its session; `None` if this run continues none.
+    earlier_cpu: Option<Duration>,
+    /// The child's end of the relay's socket pair, if the child gets it when the run begins.
+    socket: Option<UnixStream>,
     _relay: RelayGuard,
 }
 
@@ -586,7 +707,7 @@ impl Child {
         if let Some(group) = &self.group {
             group.limit(grant)?;
         }
-        if request.key.is_some() {
+        if let FurtherUse::Runs(_) = &request.further_use {
             self.memory_before = self.memory_bytes();
         }
         // The code is sent even if the child's zygote had the tool loaded: the server does not know which tools a child has.
@@ -601,7 +722,7 @@ impl Child {
         drop(refill);
         // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
         drop(socket);
-        Ok(PreparedChild { child: self, earlier_runs: 0, _relay: relay })
+        Ok(PreparedChild { child: self, earlier_runs: 0, earlier_cpu: None, socket: None, _relay: relay })
     }
 
     /// CPU time of a living child at the start of its next run.
@@ -611,12 +732,15 @@ impl Child {
         cpu.ok_or_else(|| ChildError::Ended("it ended while it waited for its next run".to_owned()))
     }
 
-    /// Lets a prepared child begin, with `next_arguments` if it has served a run before.
-    async fn begin(&self, next_arguments: Option<&str>) -> Result<()> {
+    /// Lets a prepared child begin, with `next_arguments` and the `socket` of its relay if it has served a run before.
+    async fn begin(&self, next_arguments: Option<&str>, socket: Option<UnixStream>) -> Result<()> {
         if let Some(arguments) = next_arguments {
+            let handles = socket.as_ref().map(AsFd::as_fd);
             // Not before the start of the run is on the disk: the child could act on the arguments at once.
-            self.channel.send(&arguments, &[]).await?;
+            self.channel.send(&arguments, handles.as_slice()).await?;
         }
+        // From here on only the child has its end of the socket pair, as after `assign`.
+        drop(socket);
         self.channel.begin().await
     }
 
@@ -630,6 +754,7 @@ impl Child {
             group.limit(grant)?;
         }
         self.channel.set_receive_limit(max_report_bytes(grant));
-        Ok(PreparedChild { child: self, earlier_runs, _relay: RelayGuard(None) })
+        let relay = RelayGuard(None);
+        Ok(PreparedChild { child: self, earlier_runs, earlier_cpu: None, socket: None, _relay: relay })
     }
 }

@@ -1,0 +1,168 @@
+//! Sessions: children that keep the store of a typed tool between two turns.
+//!
+//! ```text
+//! turn ── Ended ──▶ fails what the guest has left open ── Idle ──▶ waits ── arguments, relay, begin ──▶ next turn
+//!   └─ any other end, an unexpected message or thread, too many descriptors, another grant, a stop or revocation since
+//!      the last turn was requested ──▶ SIGKILL
+//! ```
+//! A session belongs to one agent, tool, module and grant, as a reused process does. Its owner holds it between two turns, and
+//! decides who may continue it.
+
+use super::channel::FromChild;
+use super::error::ChildError;
+use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild};
+use super::supervisor::truncate;
+use super::zygote_handle::Child;
+use a2g_capability::{GrantView, Permit};
+use a2g_types::tool::Contract;
+use std::io::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The store in which a run executes.
+pub enum StoreUse {
+    /// A new one, which is dropped after the run.
+    Fresh,
+    /// A new one, which is kept for further turns if the run ends well.
+    Opens,
+    /// The one that a session has kept.
+    Continues(Box<IdleSession>),
+}
+
+/// What is left of a run.
+pub enum Kept {
+    /// Nothing.
+    Nothing,
+    /// Its child, which may serve another run once the end of this one is settled.
+    Child(UsedChild),
+    /// Its session, which another turn may continue.
+    Session(IdleSession),
+}
+
+/// The reason why a session cannot be opened, or not be continued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionRefusal {
+    /// The tool runs inline.
+    #[error(
+        "this tool runs inside the executor's own process, where nothing is kept between two calls: call it without a \
+         session, or the operator gives it a process (`isolation = \"process\"`)"
+    )]
+    Inline,
+    /// The tool is a command.
+    #[error("this tool is a command, which ends with each call: call it without a session")]
+    NotTyped,
+    /// The file changes of the run take effect only after its end.
+    #[error(
+        "the file changes of this call are kept apart until its end (`effects`), and those of a session take effect at \
+         once: call the tool without a session, or under a grant with the effects `direct`"
+    )]
+    KeptApart,
+    /// The grant of this turn is not equal to that of the first one.
+    #[error(
+        "the grant of this call is not the one under which the session was opened, so the session has ended: open a new one"
+    )]
+    GrantDiffers,
+    /// Its process has ended, or was ended by a stop, a revocation or a change of the tools.
+    #[error("the session has ended, and nothing of it is left: open a new one")]
+    Ended,
+}
+
+/// Checks that a tool with this contract can have a session under `permit`.
+pub(super) fn check_session(contract: Contract, permit: &Permit) -> Result<(), SessionRefusal> {
+    match contract {
+        Contract::Typed => {}
+        Contract::Command => return Err(SessionRefusal::NotTyped),
+    }
+    let is_direct = permit.grant().effects().value.is_direct() && permit.upper().is_none();
+    if is_direct { Ok(()) } else { Err(SessionRefusal::KeptApart) }
+}
+
+/// The properties that all turns of a session share.
+#[derive(Clone)]
+pub(super) struct SessionKey {
+    pub(super) process: ReuseKey,
+    /// The grant with the hosts and calls, on which the server decides.
+    pub(super) grant: GrantView,
+}
+
+/// A process that keeps the store of a session between two turns. Dropping it ends the session.
+pub struct IdleSession {
+    pub(super) idle: Arc<IdleChildren>,
+    pub(super) key: SessionKey,
+    pub(super) child: Child,
+    /// The number of turns that it has served.
+    pub(super) turns: u32,
+    /// The epoch in which its last turn was requested.
+    pub(super) epoch: Epoch,
+    /// CPU time of its process at the end of its last turn. What it uses afterwards counts in the next one.
+    pub(super) cpu: Duration,
+}
+
+impl IdleSession {
+    /// `true` while its process lives, and no stop, revocation or change of the tools has ended the session.
+    // The renewal of its zygote does not: the address layout of this process was fixed with its first turn.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.epoch == self.idle.epoch() && self.child.is_alive()
+    }
+
+    /// The memory of its process in bytes: what is charged to its control group, or without one its resident memory that no
+    /// file backs. `None` if the kernel does not say.
+    #[must_use]
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.child.memory_bytes()
+    }
+
+    /// Checks that a turn with this key, of a tool whose children are `idle`, continues the session.
+    pub(super) fn check_turn(
+        &self,
+        idle: &Arc<IdleChildren>,
+        key: &SessionKey,
+    ) -> Result<(), SessionRefusal> {
+        if !Arc::ptr_eq(&self.idle, idle) || !self.is_alive() {
+            return Err(SessionRefusal::Ended);
+        }
+        let is_same = self.key.process == key.process && *self.key.grant == *key.grant;
+        if is_same { Ok(()) } else { Err(SessionRefusal::GrantDiffers) }
+    }
+
+    /// Waits until its process has cleared everything of the last turn.
+    ///
+    /// # Errors
+    /// If the process has ended, or has sent anything else.
+    pub(super) async fn wait_idle(&mut self) -> Result<(), ChildError> {
+        match self.child.channel.receive_only_message().await? {
+            Some(FromChild::Idle) => Ok(()),
+            Some(FromChild::Failed(reason)) => Err(ChildError::Reported(truncate(reason))),
+            Some(
+                FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_) | FromChild::Described(_),
+            ) => Err(Error::other("it sent a message between two turns of its session").into()),
+            None => Err(ChildError::Ended("it ended between two turns of its session".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::tests::ceilings;
+    use a2g_capability::{Ceilings, Grant, Mounts};
+    use a2g_types::limit::FileEffects;
+
+    #[test]
+    fn only_a_typed_tool_whose_file_changes_take_effect_at_once_has_sessions() {
+        let permit = |effects| {
+            let limits = Ceilings { effects, ..ceilings(64, 100) };
+            let grant = Grant::meet(crate::test_authority(), [], &limits).unwrap();
+            Permit::open(grant, &Mounts::new(Vec::new()).unwrap(), &limits.areas, |_| true).unwrap()
+        };
+        for (contract, effects, refusal) in [
+            (Contract::Typed, FileEffects::Direct, None),
+            (Contract::Command, FileEffects::Direct, Some(SessionRefusal::NotTyped)),
+            (Contract::Typed, FileEffects::Atomic, Some(SessionRefusal::KeptApart)),
+            (Contract::Typed, FileEffects::Staged, Some(SessionRefusal::KeptApart)),
+        ] {
+            assert_eq!(check_session(contract, &permit(effects)).err(), refusal, "{effects:?}");
+        }
+    }
+}
