@@ -10,10 +10,11 @@
 
 use super::channel::FromChild;
 use super::error::ChildError;
-use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild};
+use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after};
 use super::supervisor::truncate;
 use super::zygote_handle::Child;
 use a2g_capability::{GrantView, Permit};
+use a2g_types::outcome::End;
 use a2g_types::tool::Contract;
 use std::io::Error;
 use std::sync::Arc;
@@ -104,6 +105,12 @@ impl IdleSession {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.epoch == self.idle.epoch() && self.child.is_alive()
+    }
+
+    /// The session after the end of its turn was settled as `end`. `None` if it may not go on after that end: it ends.
+    #[must_use]
+    pub fn after(self, end: &End) -> Option<Self> {
+        may_go_on_after(end).then_some(self)
     }
 
     /// The memory of its process in bytes: what is charged to its control group, or without one its resident memory that no
