@@ -135,7 +135,9 @@ impl Supervisor {
             return Err(Error::other(message).into());
         }
         // Those that share a process have no other folders than the granted ones.
-        let key_of = |agent| ReuseKey::new(agent, tool, &permit, folders.iter().zip(are_missing), user);
+        let key_of = |agent| {
+            ReuseKey::new(agent, tool, &permit, folders.iter().zip(are_missing.iter().copied()), user)
+        };
         let further_use = match process {
             ProcessUse::Runs(agent) if may_share => key_of(agent).map_or(FurtherUse::None, FurtherUse::Runs),
             ProcessUse::OneRun | ProcessUse::Runs(_) => FurtherUse::None,
