@@ -37,6 +37,7 @@ pub fn local_call(parts: CallParts<'_>) -> Result<Call, UsageError> {
         charge: Charge::default(),
         parent: None,
         caller_tools: Some(CallTargets::All),
+        session: None,
         tool,
         arguments,
         context: None,

@@ -297,6 +297,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         parent: None,
         calls: Some(CallUsage { max_calls: bound(2), max_parallel: bound(1), count: 1, calls: vec![nested] }),
         signature: None,
+        session: None,
         outcome: Outcome { end: end(number), output, metrics, usage },
     };
     replace_texts(&mut receipt, &mut |_| hostile.text());
@@ -314,6 +315,7 @@ fn call(number: u64, hostile: &mut Hostile) -> Call {
         charge: Charge::default(),
         parent: None,
         caller_tools: None,
+        session: None,
         tool: ToolName::parse(&format!("tool_{}", number % 5)).unwrap(),
         arguments: [(hostile.text(), Value::String(hostile.text()))].into_iter().collect(),
         context: None,

@@ -220,6 +220,7 @@ fn parse_call(
         charge: body::charge(caller, text.as_bytes()).map_err(|fault| fault_text(&fault))?,
         parent: None,
         caller_tools: None,
+        session: None,
     })
 }
 

@@ -169,6 +169,7 @@ fn tool_body(tool: &Descriptor) -> Markup {
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
             @for (row, amount) in limits { dt { (row.label()) } dd { "at most " (row.format(amount)) } }
             dt { "May call" } dd { (calls.to_names().join(", ")) @if calls.is_empty() { "none" } }
+            @if tool.has_sessions { dt { "Sessions" } dd { "yes: a call may ask for one" } }
             dt { "Idempotent" } dd { @if tool.is_idempotent { "yes, as its author declares" } @else { "not declared" } }
         }
         h2 { "Arguments" }

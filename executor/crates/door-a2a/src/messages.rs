@@ -107,6 +107,7 @@ impl Messages {
                     charge: charge.clone(),
                     parent: None,
                     caller_tools: None,
+                    session: None,
                 };
                 let call = with_caller(&self.executor, caller, unchecked)?;
                 let checked = self.executor.engine.check_tool(&call).await;

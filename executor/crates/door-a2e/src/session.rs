@@ -390,6 +390,7 @@ impl Session {
             charge: charge.map_err(|fault| fault::to_error(&fault))?,
             parent: None,
             caller_tools: None,
+            session: None,
         };
         let call = with_caller(&self.shared.executor, &caller, unchecked)
             .map_err(|fault| fault::to_error(&fault))?;

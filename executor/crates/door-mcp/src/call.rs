@@ -80,6 +80,7 @@ impl McpDoor {
             charge: context.charge.clone(),
             parent: None,
             caller_tools: None,
+            session: None,
         };
         let answered = async {
             let call = with_caller(&self.executor, &context.caller, call)?;

@@ -522,6 +522,7 @@ impl Nexus {
             charge: sender.charge.clone(),
             parent: None,
             caller_tools: None,
+            session: None,
         };
         let call = with_caller(&self.executor, sender.caller, unchecked).map_err(execution_failure)?;
         let intent = call.intent.to_string();

@@ -210,6 +210,7 @@ impl Sovereign {
             charge,
             parent: None,
             caller_tools: None,
+            session: None,
         };
         let intent = call.intent;
         let call = with_caller(&self.executor, &caller, call).map_err(encode_fault)?;

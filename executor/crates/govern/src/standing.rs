@@ -385,6 +385,7 @@ mod tests {
             charge: a2g_types::memory::Charge::default(),
             parent: None,
             caller_tools: None,
+            session: None,
             tool: ToolName::parse(tool).unwrap(),
             arguments: arguments.as_object().unwrap().clone(),
             context: None,

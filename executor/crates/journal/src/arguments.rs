@@ -171,7 +171,7 @@ pub(super) fn check(
         };
         let agent = record.agent.unwrap_or_default();
         let tool = record.tool.unwrap_or_default();
-        if kept.is_some_and(|kept| hash_content(agent, tool, kept, row.parent) != content.0) {
+        if kept.is_some_and(|kept| hash_content(agent, tool, kept, row.parent, row.session) != content.0) {
             return Err(error("differs from the call that its record is about"));
         }
     }

@@ -15,6 +15,7 @@ use a2g_types::call::Call;
 use a2g_types::durability::SyncedStarts;
 use a2g_types::ident::{AgentDid, IntentId, ProofId, ToolName};
 use a2g_types::outcome::Receipt;
+use a2g_types::session::SessionRequest;
 use a2g_types::stored;
 use a2g_types::verdict::Verdict;
 use parking_lot::{Mutex, MutexGuard};
@@ -593,12 +594,14 @@ fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: Stage) {
     }
 }
 
-/// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that
+/// The hash of a call's agent, tool, arguments, parent and session. Members are hashed in the order of their names, so that
 /// their order in the message is irrelevant.
 #[must_use]
 pub fn content_hash(call: &Call) -> [u8; 32] {
-    let Call { agent, tool, arguments, parent, .. } = call;
-    hash_content(agent.as_str(), tool.as_str(), arguments, parent.as_ref().map(|parent| parent.intent))
+    let Call { agent, tool, arguments, parent, session, .. } = call;
+    let parent = parent.as_ref().map(|parent| parent.intent);
+    let session = session.as_ref().map(|session| session.request);
+    hash_content(agent.as_str(), tool.as_str(), arguments, parent, session)
 }
 
 /// As [`content_hash`], of the parts of a call.
@@ -607,6 +610,7 @@ pub(super) fn hash_content(
     tool: &str,
     arguments: &serde_json::Map<String, Value>,
     parent: Option<IntentId>,
+    session: Option<SessionRequest>,
 ) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [agent, tool] {
@@ -619,6 +623,11 @@ pub(super) fn hash_content(
         // A call from outside with the same id and arguments is then a conflict, not a repeat.
         hasher.update(b"nested");
         hasher.update(parent.as_bytes());
+    }
+    if let Some(session) = session {
+        // The same arguments in another session are another call.
+        hasher.update(b"session");
+        hasher.update(session.to_string());
     }
     hasher.finalize().into()
 }

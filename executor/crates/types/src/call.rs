@@ -3,6 +3,7 @@
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
 use crate::quantity::Timeout;
+use crate::session::CallSession;
 use crate::tool::CallTargets;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -108,6 +109,8 @@ pub struct Call {
     /// The tools that the caller's token reaches: the only ones for this call, and for the calls of its run at every
     /// depth. `None` if they are not known: the call reaches its own tool, and no other.
     pub caller_tools: Option<CallTargets>,
+    /// The session in which the tool runs; `None` for a store of its own.
+    pub session: Option<CallSession>,
 }
 
 impl Call {

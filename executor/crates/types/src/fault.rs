@@ -47,6 +47,14 @@ pub enum BlockedBy {
     Stopped,
     /// The tool has no valid signature by a signer that the operator trusts.
     ToolUntrusted,
+    /// There is no such session for the caller, or it has ended.
+    SessionLost,
+    /// Another turn of the session has not ended.
+    SessionBusy,
+    /// The call cannot have a session.
+    SessionRefused,
+    /// A limit on sessions is reached.
+    SessionsExhausted,
 }
 
 impl BlockedBy {
@@ -74,7 +82,11 @@ impl BlockedBy {
             | Self::ScopeUnenforceable
             | Self::StandingPolicy
             | Self::Stopped
-            | Self::ToolUntrusted => RefusalClass::Denied,
+            | Self::ToolUntrusted
+            | Self::SessionLost
+            | Self::SessionBusy
+            | Self::SessionRefused
+            | Self::SessionsExhausted => RefusalClass::Denied,
         }
     }
 }

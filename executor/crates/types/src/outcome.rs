@@ -19,6 +19,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::session::SessionTurn;
 use crate::tool::ToolSignature;
 use crate::verdict::Decision;
 use serde::{Deserialize, Serialize};
@@ -665,6 +666,8 @@ pub struct Receipt {
     pub calls: Option<CallUsage>,
     /// The signature with which the tool was loaded; `None` if the operator requires none.
     pub signature: Option<ToolSignature>,
+    /// The turn of the session in which the tool ran; `None` for a run with a store of its own.
+    pub session: Option<SessionTurn>,
     /// The outcome of the run.
     pub outcome: Outcome,
 }

@@ -87,10 +87,25 @@ pub struct Descriptor {
     pub result_schema: Option<Value>,
     /// `true` if its author declares that a repeat with the same arguments changes nothing more.
     pub is_idempotent: bool,
+    /// `true` if a call may ask for a session, which keeps the tool's store for further calls.
+    pub has_sessions: bool,
     /// The capabilities that the tool declares.
     pub capabilities: DeclaredCapabilities,
     /// The signature with which the tool was loaded; `None` if the operator requires none.
     pub signature: Option<ToolSignature>,
+}
+
+impl Descriptor {
+    /// The argument by which callers of protocols without a member of their own ask for a session.
+    pub const SESSION_ARGUMENT: &str = "session";
+
+    /// `true` if a call may ask for a session by [`Self::SESSION_ARGUMENT`]: the tool has sessions, and its schema names
+    /// no argument like that.
+    #[must_use]
+    pub fn takes_session_argument(&self) -> bool {
+        let names_it = |properties: &Value| properties.get(Self::SESSION_ARGUMENT).is_some();
+        self.has_sessions && !self.arguments_schema.get("properties").is_some_and(names_it)
+    }
 }
 
 /// Keywords of a schema that restrict no value.

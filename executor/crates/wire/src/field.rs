@@ -8,6 +8,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, Issuer, ToolName, excerpt};
 use a2g_types::outcome::Status;
 use a2g_types::quantity::OutOfRangeError;
+use a2g_types::session::{SessionHandle, SessionRequest};
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::{Decision, RiskLevel};
@@ -68,6 +69,8 @@ decode_by! {
     parse_with(Issuer::parse): Issuer;
     parse_with(Digest::parse): Digest;
     parse_with(OperatorReason::parse): OperatorReason;
+    parse_with(SessionHandle::parse): SessionHandle;
+    parse_with(SessionRequest::parse): SessionRequest;
     enum_variant(): Decision;
     enum_variant(): RiskLevel;
     enum_variant(): Status;

@@ -34,6 +34,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
         parent: None,
         calls: None,
         signature: None,
+        session: None,
         outcome: Outcome {
             end,
             output: RunOutput::default(),
@@ -147,6 +148,7 @@ pub(crate) fn descriptor(name: &str, arguments_schema: Value) -> Descriptor {
         arguments_schema,
         result_schema: None,
         is_idempotent: false,
+        has_sessions: false,
         capabilities: DeclaredCapabilities::default(),
         signature: None,
     }

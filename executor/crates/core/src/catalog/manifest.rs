@@ -50,6 +50,8 @@ pub struct ToolManifest {
     pub result: Option<Value>,
     /// `true` if a repeat with the same arguments changes nothing more.
     pub idempotent: bool,
+    /// `true` if a call may ask for a session. Only a typed tool has sessions.
+    pub session: bool,
     /// The examples that `tool test` runs.
     pub examples: Vec<Example>,
 }
@@ -71,6 +73,8 @@ struct ManifestFile {
     sha256: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     idempotent: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    session: bool,
     #[serde(default)]
     capabilities: CapabilitiesTable,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,6 +229,7 @@ impl ToolManifest {
             module,
             sha256,
             idempotent,
+            session,
             capabilities,
             arguments,
             result,
@@ -238,6 +243,14 @@ impl ToolManifest {
                 return Err("`[arguments]` is for commands: a typed tool describes its own arguments".into());
             }
             (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
+        }
+        match (contract, session) {
+            (Contract::Command, true) => {
+                return Err(
+                    "`session = true` is for typed tools: nothing of a command is left to call again".into(),
+                );
+            }
+            (Contract::Command, false) | (Contract::Typed, _) => {}
         }
         check_lengths(&version, &description)?;
         check_length("title", title.as_deref().unwrap_or_default(), MAX_TITLE_BYTES)?;
@@ -259,6 +272,7 @@ impl ToolManifest {
             arguments,
             result,
             idempotent,
+            session,
             examples,
         })
     }
@@ -279,6 +293,7 @@ impl ToolManifest {
             arguments: None,
             result: None,
             idempotent: false,
+            session: false,
             examples: Vec::new(),
         }
     }
@@ -321,6 +336,7 @@ impl ToolManifest {
             arguments,
             result,
             idempotent,
+            session,
             examples,
         } = self;
         let file = ManifestFile {
@@ -332,6 +348,7 @@ impl ToolManifest {
             module: module.display().to_string(),
             sha256: sha256.clone(),
             idempotent: *idempotent,
+            session: *session,
             capabilities: capabilities.into(),
             arguments: arguments.clone(),
             result: result.clone(),

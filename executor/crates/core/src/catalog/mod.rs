@@ -700,6 +700,7 @@ fn describe(
         arguments_schema,
         result_schema: manifest.result,
         is_idempotent: manifest.idempotent,
+        has_sessions: manifest.session,
         capabilities: manifest.capabilities,
         signature: trusted.signature().cloned(),
     }

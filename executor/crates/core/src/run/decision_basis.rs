@@ -54,6 +54,7 @@ impl DecisionBasis {
             charge: _,
             parent,
             caller_tools: _,
+            session,
         } = call;
         let arguments = serde_json::Value::Object(arguments.clone());
         // The schemas and the contract are not shown, and the declared capabilities take effect in the grant.
@@ -62,8 +63,10 @@ impl DecisionBasis {
         });
         // If a person withdraws an intent and it is sent again, it is in a new wait.
         let wait = wait.number();
+        let session_text = session.as_ref().map(|session| format!("session {} ", session.request));
+        let shown_session = session_text.unwrap_or_default();
         let shown = format!(
-            "{intent} {wait} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
+            "{shown_session}{intent} {wait} {door:?} {agent:?} {tool:?} {arguments} {parent:?} {shown_tool:?} {verdict:?} {approved_by:?} {grant:?}"
         );
         Self(Digest::compute(shown.as_bytes()))
     }

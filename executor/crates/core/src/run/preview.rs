@@ -338,6 +338,7 @@ pub(super) mod tests {
             arguments_schema: Value::Null,
             result_schema: None,
             is_idempotent: false,
+            has_sessions: false,
             capabilities: DeclaredCapabilities::default(),
         }
     }

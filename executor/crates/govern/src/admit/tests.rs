@@ -26,6 +26,7 @@ fn call(door: Door, priority: Priority) -> Call {
         charge: Charge::default(),
         parent: None,
         caller_tools: None,
+        session: None,
     }
 }
 

@@ -40,6 +40,7 @@ fn call(name: &str, arguments: &Value) -> Call {
         charge: a2g_types::memory::Charge::default(),
         parent: None,
         caller_tools: None,
+        session: None,
         tool: tool(name),
         arguments: arguments.as_object().unwrap().clone(),
         context: None,

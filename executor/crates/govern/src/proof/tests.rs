@@ -46,6 +46,7 @@ fn call() -> Call {
         charge: a2g_types::memory::Charge::default(),
         parent: None,
         caller_tools: None,
+        session: None,
         tool: ToolName::parse("write_file").unwrap(),
         arguments: json!({ "path": "/workspace/x", "n": 1 }).as_object().unwrap().clone(),
         context: None,

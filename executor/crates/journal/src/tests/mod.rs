@@ -41,6 +41,7 @@ fn call(arguments: &str) -> Call {
         charge: a2g_types::memory::Charge::default(),
         parent: None,
         caller_tools: None,
+        session: None,
         tool: ToolName::parse("t").unwrap(),
         arguments: serde_json::from_str(arguments).unwrap(),
         context: None,
@@ -90,6 +91,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         parent: None,
         calls: None,
         signature: None,
+        session: None,
         outcome,
     }
 }

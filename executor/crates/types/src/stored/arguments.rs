@@ -1,11 +1,12 @@
 //! The text of a call's arguments, which the journal stores beside the record of its start or of its wait's end.
 //!
 //! ```text
-//! {"parent": …, "left_out": ["/password"], "arguments": {…}}   or   {"max_bytes": 65536}
+//! {"parent": …, "session": …, "left_out": ["/password"], "arguments": {…}}   or   {"max_bytes": 65536}
 //! ```
 
 use crate::call::{Call, StoredArguments};
 use crate::ident::IntentId;
+use crate::session::SessionRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Result, Value};
 use std::borrow::Cow;
@@ -18,6 +19,9 @@ struct ArgumentsText<'a> {
     /// The run that made the call: the hash of the call's content covers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parent: Option<IntentId>,
+    /// The session that the call asked for: the hash covers it as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,13 +30,15 @@ struct ArgumentsText<'a> {
     max_bytes: Option<u64>,
 }
 
-/// The parsed text, and the run that made the call.
+/// The parsed text, with the run that made the call and the session that it asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArgumentsRow {
     /// The arguments.
     pub arguments: StoredArguments,
     /// The run that made the call, for a nested one.
     pub parent: Option<IntentId>,
+    /// The session that the call asked for.
+    pub session: Option<SessionRequest>,
 }
 
 /// Serializes the arguments of a call, without the members that have one of the names in `never`, at any depth and in
@@ -45,7 +51,8 @@ pub fn write_arguments(call: &Call, never: &[String], max_bytes: u64) -> String 
         leave_out(arguments.to_mut(), never, "", &mut left_out);
     }
     let parent = call.parent.as_ref().map(|parent| parent.intent);
-    let text = ArgumentsText { parent, left_out, arguments: Some(arguments), max_bytes: None };
+    let session = call.session.as_ref().map(|session| session.request.to_string());
+    let text = ArgumentsText { parent, session, left_out, arguments: Some(arguments), max_bytes: None };
     // A long text is not built to its end.
     let mut written = Bounded { bytes: Vec::new(), max_bytes };
     let is_whole = serde_json::to_writer(&mut written, &text).is_ok();
@@ -58,7 +65,7 @@ pub fn write_arguments(call: &Call, never: &[String], max_bytes: u64) -> String 
 /// # Errors
 /// If the text has another form.
 pub fn read_arguments(text: &str) -> Result<ArgumentsRow> {
-    let ArgumentsText { parent, left_out, arguments, max_bytes } = serde_json::from_str(text)?;
+    let ArgumentsText { parent, session, left_out, arguments, max_bytes } = serde_json::from_str(text)?;
     let arguments = match (arguments, max_bytes) {
         (Some(arguments), None) => StoredArguments::Kept { arguments: arguments.into_owned(), left_out },
         (None, Some(max_bytes)) => StoredArguments::TooLarge { max_bytes },
@@ -66,7 +73,8 @@ pub fn read_arguments(text: &str) -> Result<ArgumentsRow> {
             return Err(serde::de::Error::custom("either `arguments` or `max_bytes` has to be there"));
         }
     };
-    Ok(ArgumentsRow { arguments, parent })
+    let session = session.map(|session| SessionRequest::parse(&session)).transpose();
+    Ok(ArgumentsRow { arguments, parent, session: session.map_err(serde::de::Error::custom)? })
 }
 
 /// Removes the members with one of the names in `never`, and appends their JSON Pointers to `left_out`.

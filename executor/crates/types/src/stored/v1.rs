@@ -11,7 +11,8 @@ use crate::json::JsonText;
 use crate::limit::{LIMITS, Quantity};
 use crate::memory::Charge;
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::{call, durability, grant, limit, outcome, tool, verdict};
+use crate::session::SessionHandle;
+use crate::{call, durability, grant, limit, outcome, session, tool, verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,8 +84,10 @@ optional_twin!(optional_parent, call::ParentRun, "ParentRun");
 optional_twin!(optional_progress, outcome::Progress, "Progress");
 optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
 optional_twin!(optional_risk, verdict::Risk, "Risk");
+optional_twin!(optional_session, session::CallSession, "CallSession");
 optional_twin!(optional_signature, tool::ToolSignature, "ToolSignature");
 optional_twin!(optional_targets, tool::CallTargets, "CallTargets");
+optional_twin!(optional_turn, session::SessionTurn, "SessionTurn");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
 list!(byte_ranges, outcome::ChangedRange, "ChangedRange");
@@ -117,6 +120,8 @@ pub struct Receipt {
     calls: Option<outcome::CallUsage>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_signature")]
     signature: Option<tool::ToolSignature>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_turn")]
+    session: Option<session::SessionTurn>,
     #[serde(with = "Outcome")]
     outcome: outcome::Outcome,
 }
@@ -826,6 +831,50 @@ pub struct Call {
     parent: Option<call::ParentRun>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_targets")]
     caller_tools: Option<tool::CallTargets>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_session")]
+    session: Option<session::CallSession>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "session::CallSession")]
+struct CallSession {
+    #[serde(with = "SessionRequest")]
+    request: session::SessionRequest,
+    caller: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "session::SessionRequest")]
+enum SessionRequest {
+    New,
+    Continue(SessionHandle),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "session::SessionTurn")]
+struct SessionTurn {
+    handle: SessionHandle,
+    turn: u32,
+    #[serde(with = "SessionState")]
+    state: session::SessionState,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "session::SessionState")]
+enum SessionState {
+    Kept { idle_seconds: u64 },
+    Ended(#[serde(with = "SessionEnd")] session::SessionEnd),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "session::SessionEnd")]
+enum SessionEnd {
+    TurnFailed,
+    ProcessEnded,
+    Stopped,
+    ToolChanged,
+    Closed,
+    Shutdown,
 }
 
 #[derive(Serialize, Deserialize)]

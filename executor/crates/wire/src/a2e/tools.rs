@@ -42,6 +42,7 @@ fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
         arguments_schema,
         result_schema: _,
         is_idempotent,
+        has_sessions: _,
         capabilities,
         signature: _,
     } = tool;

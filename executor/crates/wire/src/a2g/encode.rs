@@ -18,6 +18,7 @@ use a2g_types::limit::Bound;
 use a2g_types::outcome::{
     Artifact, CallUsage, ChangeState, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
 };
+use a2g_types::session::{SessionState, SessionTurn};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
@@ -45,6 +46,7 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         charge: _,
         parent: _,
         caller_tools: _,
+        session,
     } = call;
     to_raw(&message::IntentMessage {
         agent_did: agent,
@@ -52,6 +54,7 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         tool,
         arguments,
         context: context.as_ref(),
+        session: session.as_ref().map(|session| session.request.to_string()),
     })
 }
 
@@ -479,6 +482,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         parent,
         calls,
         signature,
+        session,
         outcome,
     } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
@@ -501,7 +505,35 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         parent: parent.as_ref().map(parent_message),
         calls: calls.as_ref().map(calls_message),
         tool_signature: signature.as_ref().map(signature_message),
+        session: session.as_ref().map(session_message),
     }
+}
+
+/// The member `session` of a report, for messages of other protocols; `None` for a run without one.
+#[must_use]
+pub fn session_turn(receipt: &Receipt) -> Option<Box<RawValue>> {
+    receipt.session.as_ref().map(|turn| to_raw(&session_message(turn)))
+}
+
+fn session_message(turn: &SessionTurn) -> message::SessionMessage {
+    let SessionTurn { handle, turn, state } = turn;
+    let (state, idle_seconds, reason) = match state {
+        SessionState::Kept { idle_seconds } => (message::SessionStateName::Kept, Some(*idle_seconds), None),
+        SessionState::Ended(end) => (message::SessionStateName::Ended, None, Some(*end)),
+    };
+    message::SessionMessage {
+        handle: handle.to_string(),
+        turn: *turn,
+        state,
+        idle_seconds,
+        reason: reason.map(WireName),
+    }
+}
+
+/// The result of `a2g/session/end`.
+#[must_use]
+pub fn session_end_result(ended: bool) -> Box<RawValue> {
+    to_raw(&message::SessionEndResult { ended })
 }
 
 fn signature_message(signature: &ToolSignature) -> message::ToolSignatureMessage<'_> {
@@ -656,6 +688,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         arguments_schema,
         result_schema,
         is_idempotent,
+        has_sessions,
         capabilities,
         signature,
     } = tool;
@@ -670,6 +703,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         arguments_schema,
         result_schema: result_schema.as_ref(),
         idempotent: *is_idempotent,
+        session: *has_sessions,
         capabilities: message::DeclaredMessage {
             filesystem: WireName(*filesystem),
             effects: effects.unless_direct().map(WireName),

@@ -20,6 +20,7 @@ use a2g_types::outcome::{
     ChangeState, ChangeWord, DecisionAct, DenialReason, EntryWord, LogLevel, NestedEnd, Status,
 };
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::session::SessionEnd;
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -39,6 +40,10 @@ pub(super) struct IntentMessage<'a> {
     pub(super) arguments: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) context: Option<&'a Map<String, Value>>,
+    /// The session in which the tool shall run: `new`, or the handle of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^(new|ses_[0-9a-f]{32})$"))]
+    pub(super) session: Option<String>,
 }
 
 // A caller may omit members that this door always writes.
@@ -151,6 +156,46 @@ pub(super) struct ReportMessage<'a> {
     /// The signature of the tool that ran; absent when the executor demands none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tool_signature: Option<ToolSignatureMessage<'a>>,
+    /// The turn of the session in which the tool ran; absent for a run that keeps nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<SessionMessage>,
+}
+
+/// A turn of a session.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SessionTurn")]
+pub(super) struct SessionMessage {
+    /// The handle, for `session` of the next call.
+    #[schemars(regex(pattern = "^ses_[0-9a-f]{32}$"))]
+    pub(super) handle: String,
+    /// The number of the turn, from 1.
+    #[schemars(range(min = 1))]
+    pub(super) turn: u32,
+    pub(super) state: SessionStateName,
+    /// The time for which the session waits for its next turn; absent when it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) idle_seconds: Option<u64>,
+    /// The reason for which the session has ended; absent when it is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<WireName<SessionEnd>>,
+}
+
+/// The state of a session after a turn.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "SessionState")]
+pub(super) enum SessionStateName {
+    /// It waits for its next turn.
+    Kept,
+    /// It has ended.
+    Ended,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SessionEnded")]
+pub(super) struct SessionEndResult {
+    /// `false` if there was no such session.
+    pub(super) ended: bool,
 }
 
 /// A signature of a tool's package that the executor has verified.
@@ -816,6 +861,9 @@ pub(super) struct ToolMessage<'a> {
     /// The author's declaration that a repeat with the same arguments changes nothing more; absent if `false`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) idempotent: bool,
+    /// `true` if a call may ask for a session; absent if it may not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) session: bool,
     pub(super) capabilities: DeclaredMessage,
     /// The signature under which the tool is in the catalogue; absent when the executor demands none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -109,6 +109,7 @@ fn run_methods() -> Vec<MethodDescription> {
                 required_param("intent", schema_ref("Intent")),
                 required_param("verdict", schema_ref("Verdict")),
                 optional_param("proof", json!({ "type": "string", "description": "a compact JWS (EdDSA)" })),
+                session_param(),
             ],
             result: result_schema("Report"),
             errors: &["PolicyViolation", "ExecutionError", "CapabilityExhausted"],
@@ -122,9 +123,20 @@ fn run_methods() -> Vec<MethodDescription> {
                 required_param("tool", schema_ref("ToolName")),
                 required_param("arguments", json!({ "type": "object" })),
                 optional_param("context", json!({ "type": ["object", "null"] })),
+                session_param(),
             ],
             result: result_schema("IntentAnswer"),
             errors: &["PolicyViolation", "ExecutionError", "CapabilityExhausted"],
+        },
+        MethodDescription {
+            name: "a2g/session/end",
+            summary: "Ends a session of the caller; a turn that runs goes on, and is its last",
+            params: vec![
+                required_param("agent_did", schema_ref("AgentDid")),
+                required_param("session", json!({ "type": "string", "pattern": "^ses_[0-9a-f]{32}$" })),
+            ],
+            result: result_schema("SessionEnded"),
+            errors: &["PolicyViolation"],
         },
         MethodDescription {
             name: "a2g/cancel",
@@ -245,6 +257,11 @@ fn governor_methods() -> Vec<MethodDescription> {
             errors: &["PolicyViolation"],
         },
     ]
+}
+
+/// The session in which a tool shall run.
+fn session_param() -> Value {
+    optional_param("session", json!({ "type": ["string", "null"], "pattern": "^(new|ses_[0-9a-f]{32})$" }))
 }
 
 /// The digest of file changes.

@@ -8,6 +8,7 @@ use a2g_types::limit::{Access, FileEffects, Layer};
 use a2g_types::outcome::{
     ChangeState, ChangeWord, DecisionAct, DenialReason, EntryWord, LogLevel, NestedEnd, Status,
 };
+use a2g_types::session::SessionEnd;
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -68,6 +69,7 @@ wire_enums! {
     "LogLevel": LogLevel,
     "NestedEnd": NestedEnd,
     "RiskLevel": RiskLevel,
+    "SessionEndReason": SessionEnd,
     "SetBy": Layer,
     "Status": Status,
 }

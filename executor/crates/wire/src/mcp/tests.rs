@@ -334,6 +334,7 @@ fn tool(name: &str, filesystem: DeclaredFilesystem, network: bool, schema: Value
         arguments_schema: schema,
         result_schema: None,
         is_idempotent: false,
+        has_sessions: false,
         capabilities: DeclaredCapabilities { filesystem, network, ..DeclaredCapabilities::default() },
         signature: None,
     }

@@ -17,6 +17,7 @@ pub(crate) fn tool(name: &str, description: &str, arguments: Value, result: Opti
         arguments_schema: arguments,
         result_schema: result,
         is_idempotent: false,
+        has_sessions: false,
         capabilities: DeclaredCapabilities::default(),
         signature: None,
     }

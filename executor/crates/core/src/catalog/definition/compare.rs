@@ -44,6 +44,9 @@ pub enum Part {
     /// `idempotent`.
     #[strum(serialize = "idempotent")]
     Idempotent,
+    /// `session`.
+    #[strum(serialize = "session")]
+    Session,
     /// The access to files.
     #[strum(serialize = "capabilities.filesystem")]
     Filesystem,
@@ -121,6 +124,7 @@ pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
         arguments_schema,
         result_schema,
         is_idempotent,
+        has_sessions,
         capabilities,
     } = offered;
     let told =
@@ -152,6 +156,12 @@ pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
     if accepted.is_idempotent != *is_idempotent {
         let text = |is: bool| if is { "yes" } else { "not declared" }.to_owned();
         changes.push(told(Part::Idempotent, text(accepted.is_idempotent), text(*is_idempotent)));
+    }
+    if accepted.has_sessions != *has_sessions {
+        let kind = if *has_sessions { ChangeKind::Wider } else { ChangeKind::Narrower };
+        let [old, new] =
+            [accepted.has_sessions, *has_sessions].map(|has| if has { "yes" } else { "no" }.to_owned());
+        changes.push(Change { part: Part::Session, kind, accepted: old, offered: new });
     }
     compare_capabilities(&accepted.capabilities, capabilities, &mut changes);
     changes

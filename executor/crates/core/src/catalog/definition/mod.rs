@@ -40,6 +40,8 @@ pub struct Definition {
     pub result_schema: Option<Value>,
     /// `true` if the tool promises that a repeat with the same arguments changes nothing more.
     pub is_idempotent: bool,
+    /// `true` if a call may ask for a session.
+    pub has_sessions: bool,
     /// The declared capabilities.
     pub capabilities: DeclaredCapabilities,
 }
@@ -61,6 +63,7 @@ impl Definition {
             arguments_schema,
             result_schema,
             is_idempotent,
+            has_sessions,
             capabilities,
         } = descriptor;
         Self {
@@ -71,6 +74,7 @@ impl Definition {
             arguments_schema: arguments_schema.clone(),
             result_schema: result_schema.clone(),
             is_idempotent: *is_idempotent,
+            has_sessions: *has_sessions,
             capabilities: capabilities.clone(),
         }
     }

@@ -38,6 +38,8 @@ struct StoredDefinition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
     idempotent: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    session: bool,
     capabilities: CapabilitiesTable,
 }
 
@@ -96,6 +98,7 @@ impl DefinitionsFile {
             arguments,
             result,
             idempotent,
+            session,
             capabilities,
         }) = stored
         else {
@@ -110,6 +113,7 @@ impl DefinitionsFile {
             arguments_schema: arguments.clone(),
             result_schema: result.clone(),
             is_idempotent: *idempotent,
+            has_sessions: *session,
             capabilities: capabilities.map_err(|error| damaged(&format_args!("`{tool}`: {error}")))?,
         }))
     }
@@ -163,6 +167,7 @@ impl From<&Definition> for StoredDefinition {
             arguments_schema,
             result_schema,
             is_idempotent,
+            has_sessions,
             capabilities,
         } = definition;
         Self {
@@ -173,6 +178,7 @@ impl From<&Definition> for StoredDefinition {
             arguments: arguments_schema.clone(),
             result: result_schema.clone(),
             idempotent: *is_idempotent,
+            session: *has_sessions,
             capabilities: capabilities.into(),
         }
     }

@@ -55,6 +55,7 @@ impl Decision {
             charge: Charge::default(),
             parent: Some(parent),
             caller_tools: None,
+            session: None,
         };
         let usage = Usage {
             effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
@@ -96,6 +97,7 @@ impl Decision {
             parent: parent.clone(),
             calls: None,
             signature: None,
+            session: None,
             outcome: Outcome {
                 end,
                 output: RunOutput::default(),

@@ -411,6 +411,8 @@ impl NestedCalls {
             charge,
             parent: Some(parent),
             caller_tools: Some(caller_tools.clone()),
+            // A session belongs to a caller, and a run is none.
+            session: None,
         }
     }
 

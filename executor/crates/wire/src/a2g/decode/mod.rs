@@ -7,6 +7,7 @@ mod agent;
 mod effects;
 mod policy;
 mod proof;
+mod session;
 mod signature;
 mod stop;
 mod verdict;
@@ -18,6 +19,7 @@ pub use effects::{
 pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 pub use policy::{policy, policy_file, registration_result};
 pub use proof::{ProofClaims, proof_claims, proof_header};
+pub use session::{SessionEndParams, session_end_params};
 pub use signature::context_signature;
 pub use stop::{StopParams, resume_params, stop_params, stops_result};
 pub use verdict::{directive, verdict};
@@ -28,6 +30,7 @@ use crate::stubs::Language;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::session::{CallSession, SessionRequest};
 use a2g_types::verdict::{Proof, Verdict};
 
 /// The params of `a2g/execute`: an intent with the verdict that answers it.
@@ -61,10 +64,13 @@ pub fn intent(params: &str) -> Result<Call, Fault> {
 /// Decodes the params of `a2g/execute`.
 ///
 /// # Errors
-/// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
+/// As [`intent`]; members other than `intent`, `verdict`, `proof` and `session` are refused.
 pub fn execute_params(params: &str) -> Result<ExecuteParams, Fault> {
     Object::parse(params)?.read_all(|object| {
-        let call = decode_call(object.require("intent")?)?;
+        let intent = decode_call(object.require("intent")?)?;
+        // A governor may return the intent with the member that it was sent with.
+        let session = object.read_nullable::<SessionRequest>("session")?.map(CallSession::from);
+        let call = Call { session: session.or_else(|| intent.session.clone()), ..intent };
         let verdict = object.require("verdict")?;
         let proof = object.read_nullable_with("proof", |field| decode_proof(&field, &verdict))?;
         Ok(ExecuteParams { call, verdict: verdict::decode(verdict)?, proof })
@@ -191,6 +197,7 @@ fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
         charge: a2g_types::memory::Charge::default(),
         parent: None,
         caller_tools: None,
+        session: object.read_nullable::<SessionRequest>("session")?.map(CallSession::from),
         tool: object.read("tool")?,
         arguments: object.read("arguments")?,
         context: object.read_nullable("context")?,

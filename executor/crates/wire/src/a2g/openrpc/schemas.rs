@@ -27,6 +27,7 @@ pub(super) fn derive_schemas() -> Map<String, Value> {
     generator.subschema_for::<message::RegistrationResult<'_>>();
     generator.subschema_for::<message::StopTargetMessage<'_>>();
     generator.subschema_for::<message::ResumeResult>();
+    generator.subschema_for::<message::SessionEndResult>();
     generator.subschema_for::<message::StopList<'_>>();
     generator.subschema_for::<message::EffectsSetList<'_>>();
     let mut schemas = generator.take_definitions(true);

@@ -583,6 +583,7 @@ fn the_openrpc_document_names_every_method_and_no_loose_end() {
             "a2g/register",
             "a2g/report",
             "a2g/resume",
+            "a2g/session/end",
             "a2g/status",
             "a2g/stop",
             "a2g/stops",

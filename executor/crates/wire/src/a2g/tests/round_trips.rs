@@ -58,6 +58,7 @@ fn call() -> impl Strategy<Value = Call> {
             charge: a2g_types::memory::Charge::default(),
             parent: None,
             caller_tools: None,
+            session: None,
             tool,
             arguments,
             context,

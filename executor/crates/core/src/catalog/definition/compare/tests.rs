@@ -14,6 +14,7 @@ fn definition() -> Definition {
         arguments_schema: json!({ "type": "object", "properties": { "a": {}, "b": {} } }),
         result_schema: None,
         is_idempotent: false,
+        has_sessions: false,
         capabilities: DeclaredCapabilities::default(),
     }
 }
@@ -36,6 +37,7 @@ fn every_other_text_needs_approval() {
     check(|new| new.arguments_schema["title"] = json!("x"), &[(Part::Arguments, true)]);
     check(|new| new.result_schema = Some(json!({})), &[(Part::Result, true)]);
     check(|new| new.is_idempotent = true, &[(Part::Idempotent, true)]);
+    check(|new| new.has_sessions = true, &[(Part::Session, true)]);
     let reordered = json!({ "properties": { "b": {}, "a": {} }, "type": "object" });
     check(|new| new.arguments_schema = reordered, &[]);
     // A validator sees the same number, but a model sees another text.

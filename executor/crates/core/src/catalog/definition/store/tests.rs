@@ -15,6 +15,7 @@ fn tool(name: &str, description: &str) -> Descriptor {
         arguments_schema: json!({ "maximum": 1.5, "minimum": u64::MAX, "const": "\u{1b}ü" }),
         result_schema: Some(json!(true)),
         is_idempotent: true,
+        has_sessions: true,
         capabilities: DeclaredCapabilities { network: true, ..Default::default() },
     }
 }
