@@ -8,6 +8,7 @@ use a2g_govern::Caller;
 use a2g_types::call::{Call, Door};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, excerpt};
+use a2g_types::session::CallSession;
 use axum::Router;
 use axum::http::request::Parts;
 
@@ -75,7 +76,8 @@ impl DoorSettings {
     }
 }
 
-/// A call with the tools that its caller's token reaches, which the executor checks for it and for the calls of its run.
+/// A call with the tools that its caller's token reaches, which the executor checks for it and for the calls of its run,
+/// and with its caller's name if it asks for a session.
 ///
 /// # Errors
 /// [`Fault::Refused`] with `caller_unauthorized`, if the caller may not act for the agent of the call.
@@ -84,7 +86,8 @@ pub fn with_caller(executor: &Executor, caller: &Caller, call: Call) -> Result<C
         let message = foreign_agent_message(caller, &call.agent);
         return Err(executor.refusals.refuse(Some(&call), BlockedBy::CallerUnauthorized, message));
     }
-    Ok(Call { caller_tools: Some(caller.tools().clone()), ..call })
+    let session = call.session.map(|session| CallSession { caller: caller.name().to_owned(), ..session });
+    Ok(Call { caller_tools: Some(caller.tools().clone()), session, ..call })
 }
 
 /// Returns `true` if the caller's scope and the agent's policies reach a tool, so that a list for them shows it.

@@ -95,6 +95,8 @@ pub struct Gauges {
     pub escalated: usize,
     /// Open connections.
     pub connections: usize,
+    /// Sessions of tools.
+    pub sessions: usize,
     /// Receipts in the journal's chain, including pruned ones and those of earlier processes.
     pub receipts: u64,
     /// Size of the journal's files in bytes.
@@ -310,6 +312,7 @@ impl Gauges {
             queued,
             escalated,
             connections,
+            sessions,
             receipts,
             journal_bytes,
             heap_bytes,
@@ -323,6 +326,7 @@ impl Gauges {
             ("queued", "Executions that wait for a slot", queued),
             ("waiting_intents", "Escalated intents that wait for a directive", escalated),
             ("connections", "Connections that are open", connections),
+            ("sessions", "Sessions that keep the store of a tool", sessions),
             ("undelivered_reports", "Reports that the governor has not acknowledged", undelivered),
         ] {
             registry.register(name, help, const_gauge(level as u64));

@@ -1,6 +1,7 @@
 //! The catalogue that calls find, which is replaced as a whole. A run keeps the one that it began with.
 
 use super::policies::Policies;
+use super::sessions::Sessions;
 use crate::catalog::{Catalog, CatalogEntry, Preparing, Tool};
 use a2g_govern::check_caller_tools;
 use a2g_isolate::Isolate;
@@ -37,6 +38,16 @@ impl LoadedCatalog {
         Self { catalog, isolate, tools }
     }
 
+    /// The same catalogue, whose tools are listed with sessions only if `has_sessions` says so.
+    #[must_use]
+    pub fn with_sessions_of(self, has_sessions: impl Fn(&ToolName) -> bool) -> Self {
+        let listed = |tool: &Descriptor| {
+            let has_sessions = tool.has_sessions && has_sessions(&tool.name);
+            Descriptor { has_sessions, ..tool.clone() }
+        };
+        Self { tools: self.tools.iter().map(listed).collect(), ..self }
+    }
+
     /// Returns `true` if the folder of tools has none, not even one that is broken or being prepared.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -54,16 +65,23 @@ pub struct CurrentCatalog {
     changes: watch::Sender<()>,
     tool_changes: watch::Sender<()>,
     policies: Arc<Policies>,
+    sessions: Arc<Sessions>,
     clock: Arc<dyn Clock>,
 }
 
 impl CurrentCatalog {
-    pub(super) fn new(loaded: LoadedCatalog, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(
+        loaded: LoadedCatalog,
+        policies: Arc<Policies>,
+        sessions: Arc<Sessions>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             loaded: ArcSwap::from_pointee(loaded),
             changes: watch::Sender::new(()),
             tool_changes: watch::Sender::new(()),
             policies,
+            sessions,
             clock,
         }
     }
@@ -104,6 +122,8 @@ impl CurrentCatalog {
         let previous = self.loaded.swap(Arc::new(loaded));
         // No later call runs in it, and a stop would not reach its processes.
         previous.isolate.end_idle();
+        let current = self.current();
+        self.sessions.end_changed(|tool| current.usable_tool(tool).map(|tool| tool.descriptor.digest));
         self.changes.send_replace(());
         if is_changed {
             self.tool_changes.send_replace(());

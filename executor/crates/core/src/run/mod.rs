@@ -53,6 +53,7 @@ mod refusal_log;
 mod refusals;
 mod reserved_claim;
 mod result_check;
+mod sessions;
 mod slots;
 mod subscribers;
 mod trace;
@@ -76,6 +77,7 @@ pub use preview::{DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};
 pub use questions::{ConsoleQuestion, Peers, QuestionEffect};
 pub use refusals::Refusals;
+pub use sessions::SessionSettings;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};
 
@@ -99,6 +101,7 @@ use open_intents::{OpenIntents, RestoredApprovals};
 use output::ExpectedOutput;
 use pending::{Pending, ReadState};
 use questions::Answers;
+use sessions::Sessions;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,6 +130,8 @@ pub struct ExecutorSettings {
     pub approval_rules: Vec<ApprovalRule>,
     /// The check of intents' signatures; `None` if signatures are not required.
     pub signatures: Option<Arc<IntentSignatures>>,
+    /// The limits on sessions.
+    pub sessions: SessionSettings,
 }
 
 /// The values from which an executor is made.
@@ -175,6 +180,7 @@ struct Parts {
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     sessions: SessionTasks,
+    tool_sessions: Arc<Sessions>,
     egress: Option<Arc<Egress>>,
     clock: Arc<dyn Clock>,
 }
@@ -212,6 +218,7 @@ pub struct Executor {
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     sessions: SessionTasks,
+    tool_sessions: Arc<Sessions>,
     clock: Arc<dyn Clock>,
 }
 
@@ -279,7 +286,13 @@ impl Parts {
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
         let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
         let answers = Arc::<Answers>::default();
-        let catalogue = Arc::new(CurrentCatalog::new(loaded, Arc::clone(&policies), Arc::clone(&clock)));
+        let tool_sessions = Arc::new(Sessions::new(settings.sessions));
+        let catalogue = Arc::new(CurrentCatalog::new(
+            loaded,
+            Arc::clone(&policies),
+            Arc::clone(&tool_sessions),
+            Arc::clone(&clock),
+        ));
         let refusals =
             Arc::new(Refusals::new(Arc::clone(&journal.decisions), Arc::clone(&metrics), Arc::clone(&clock)));
         let due_ends = Arc::new(DueEnds::new(Arc::clone(&node)));
@@ -321,6 +334,7 @@ impl Parts {
             subscribers: Arc::default(),
             metrics,
             sessions,
+            tool_sessions,
             egress,
             clock,
         }
@@ -361,7 +375,8 @@ impl Executor {
             Arc::clone(&queries),
         ));
         let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
-        let Parts { waits, slots, compile_waits, intents, subscribers, metrics, sessions, clock, .. } = parts;
+        let Parts { waits, slots, compile_waits, intents, subscribers, metrics, .. } = parts;
+        let Parts { sessions, tool_sessions, clock, .. } = parts;
         Self {
             engine,
             operator,
@@ -382,6 +397,7 @@ impl Executor {
             subscribers,
             metrics,
             sessions,
+            tool_sessions,
             clock,
         }
     }
@@ -425,9 +441,10 @@ impl Executor {
         tokio::join!(self.waits.end_expired(), self.changes.end_due());
     }
 
-    /// Stops accepting calls.
+    /// Stops accepting calls, and ends the sessions: those of current turns after these.
     pub fn close(&self) {
         self.slots.close();
+        self.tool_sessions.close();
     }
 
     /// Waits until [`Self::close`] is called.

@@ -9,6 +9,7 @@ use super::fleet::{FleetDenial, Node};
 use super::open_intents::{Kept, OpenIntents};
 use super::pending::Pending;
 use super::questions::Peers;
+use super::sessions::Sessions;
 use super::slots::Slots;
 use super::wait_records::denial_fault;
 use super::waits::Waits;
@@ -76,6 +77,7 @@ pub struct Queries {
     pending: Arc<Pending>,
     passing: Arc<Passing>,
     metrics: Arc<Metrics>,
+    tool_sessions: Arc<Sessions>,
     settings: Arc<ExecutorSettings>,
     clock: Arc<dyn Clock>,
 }
@@ -95,6 +97,7 @@ impl Queries {
             pending: Arc::clone(&parts.pending),
             passing: Arc::clone(&parts.passing),
             metrics: Arc::clone(&parts.metrics),
+            tool_sessions: Arc::clone(&parts.tool_sessions),
             settings: Arc::clone(&parts.settings),
             clock: Arc::clone(&parts.clock),
         }
@@ -115,6 +118,7 @@ impl Queries {
             running,
             queued,
             connections,
+            sessions: self.tool_sessions.count(),
             escalated: self.intents.awaiting_decision_count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),

@@ -136,6 +136,7 @@ impl Engine {
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
         }
+        self.check_session(&call, &location)?;
         let now = self.clock.now();
         // Fails if an intent with this id but different content waits; a call with the same content goes on.
         self.intents.pending_verdict(&call, now)?;
@@ -233,6 +234,7 @@ impl Engine {
         }
         // Before the governor is asked: nobody has to decide on a call that cannot run.
         self.intents.check_stopped(&call)?;
+        self.check_session(&call, &location)?;
         if let ToolLocation::Elsewhere = location {
             self.check_tool_elsewhere(&call).await?;
         }
@@ -361,6 +363,16 @@ impl Engine {
         self.locate_tool(call).map(drop).map_err(|fault| self.refusals.record_of_call(call, fault))
     }
 
+    /// Checks early that a call can have the session that it asks for.
+    fn check_session(&self, call: &Call, location: &ToolLocation) -> Result<(), Fault> {
+        let tool = match location {
+            ToolLocation::Here(loaded) => loaded.usable_tool(&call.tool),
+            // A call with a session does not get there.
+            ToolLocation::Elsewhere => None,
+        };
+        tool.map_or(Ok(()), |tool| self.tool_sessions.check(call, &tool.descriptor))
+    }
+
     /// Waits while the tool of a call is compiled, at most for the time that the call may take, and until `expires_at`.
     /// The progress of the call says so. A tool that is still not compiled is refused afterwards.
     ///
@@ -436,9 +448,10 @@ impl Engine {
     /// Finds the tool of a call, if its caller reaches it. Other nodes are not asked yet.
     pub(in crate::run) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
         check_caller_tools(call)?;
-        let Call { agent, tool, parent, .. } = call;
+        let Call { agent, tool, parent, session, .. } = call;
         let is_absent = self.catalogue.current().catalog.get(tool).is_none();
-        let may_pass_call = self.passing.is_enabled && parent.is_none();
+        // The session of a call is at the node at which it arrives.
+        let may_pass_call = self.passing.is_enabled && parent.is_none() && session.is_none();
         // No other node is asked for an agent whose policies refuse the tool.
         if is_absent && may_pass_call && self.policies.may_reach(agent, tool) {
             return Ok(ToolLocation::Elsewhere);

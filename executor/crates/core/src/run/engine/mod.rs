@@ -22,6 +22,7 @@ use super::policies::Policies;
 use super::query::Queries;
 use super::questions::Peers;
 use super::refusals::Refusals;
+use super::sessions::Sessions;
 use super::slots::Slots;
 use super::subscribers::Subscribers;
 use super::waits::Waits;
@@ -31,6 +32,8 @@ use a2g_metrics::Metrics;
 use a2g_sandbox::egress::Egress;
 use a2g_types::clock::Clock;
 use a2g_types::durability::Durability;
+use a2g_types::ident::AgentDid;
+use a2g_types::session::SessionHandle;
 use std::sync::Arc;
 
 /// The part that runs calls.
@@ -60,6 +63,7 @@ pub struct Engine {
     claims: Arc<Claims>,
     output: ExpectedOutput,
     effects: Arc<EffectsFolder>,
+    tool_sessions: Arc<Sessions>,
 }
 
 impl Engine {
@@ -94,7 +98,14 @@ impl Engine {
             clock: Arc::clone(&parts.clock),
             egress: parts.egress.clone(),
             effects: Arc::clone(&parts.effects),
+            tool_sessions: Arc::clone(&parts.tool_sessions),
             queries,
         }
+    }
+
+    /// Ends a session of an agent, on behalf of its caller, or of an operator if `caller` is `None`. A turn that runs goes
+    /// on, and is the last one. Returns `false` if there is no such session.
+    pub fn end_session(&self, handle: SessionHandle, agent: &AgentDid, caller: Option<&str>) -> bool {
+        self.tool_sessions.end_one(handle, agent, caller)
     }
 }

@@ -15,13 +15,14 @@ use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
 use crate::run::output::OutputReservation;
 use crate::run::result_check::check_result;
+use crate::run::sessions::{OpenTurn, SessionLease, is_for_now, refused_store_fault};
 use crate::run::slots::{Place, RunSlot};
 use crate::run::trace::Stopwatch;
 use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::{Grant, Permit};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::WaitId;
-use a2g_isolate::{PreparedChild, RunRequest};
+use a2g_isolate::{PreparedChild, RunRequest, SessionRefusal, StoreUse};
 use a2g_journal::{KnownIntent, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
@@ -31,6 +32,7 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt, Status};
+use a2g_types::session::{SessionEnd, SessionState, SessionTurn};
 use a2g_types::verdict::Verdict;
 use futures_util::FutureExt as _;
 use std::pin::pin;
@@ -79,8 +81,27 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
-    /// The request for the run, with the folders for its file changes if these are kept apart.
-    fn request(&self, permit: Permit, changes: Option<&mut StagedChanges>) -> RunRequest {
+    /// Makes what the run needs before its request: the folders for its file changes if these are kept apart, and its
+    /// session if it asks for one.
+    async fn stage(&self, permit: &Permit, shared_files: Option<CallTurn>) -> Result<Staged, Fault> {
+        let Self { engine, .. } = self;
+        let call = self.call();
+        let Some(tool) = self.loaded.usable_tool(&call.tool) else {
+            return Err(Fault::Internal("the tool of a claimed call is not in its catalogue".to_owned()));
+        };
+        let changes = engine.effects.stage(call, permit, shared_files, &engine.settings).await?;
+        let sessions = &engine.tool_sessions;
+        let turn = sessions.begin_turn(call, &tool.descriptor, permit.grant(), changes.is_some())?;
+        Ok(Staged { changes, turn })
+    }
+
+    /// The request for the run in this store, with the folders for its file changes if these are kept apart.
+    fn request(
+        &self,
+        permit: Permit,
+        changes: Option<&mut StagedChanges>,
+        store: StoreUse,
+    ) -> Result<RunRequest, SessionRefusal> {
         let call = self.call();
         let narrowed = match changes.as_deref().and_then(StagedChanges::max_written) {
             Some(max_bytes) => permit.narrow_written(max_bytes),
@@ -92,7 +113,7 @@ impl ClaimedCall {
         };
         // A map with text keys: serializing it cannot fail.
         let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
-        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, arguments)
+        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, arguments, store)
     }
 
     /// The effects of a run with this grant. To let others know of a run before its end is one: they find it again, also
@@ -115,7 +136,7 @@ impl ClaimedCall {
         }
     }
 
-    fn receipt(&self, calls: Option<CallUsage>, outcome: Outcome) -> Receipt {
+    fn receipt(&self, calls: Option<CallUsage>, session: Option<SessionTurn>, outcome: Outcome) -> Receipt {
         let Call { agent, intent, tool, door, parent, .. } = self.call();
         let descriptor = self.loaded.usable_tool(tool).map(|tool| &tool.descriptor);
         Receipt {
@@ -128,6 +149,7 @@ impl ClaimedCall {
             parent: parent.clone(),
             calls,
             signature: descriptor.and_then(|descriptor| descriptor.signature.clone()),
+            session,
             outcome,
         }
     }
@@ -160,6 +182,20 @@ fn answers_at_start(door: Door) -> bool {
         // The calls of A2A that have a task are told by it.
         Door::A2g | Door::A2a | Door::A2e | Door::Mcp | Door::Nexus | Door::Sovereign | Door::Cli => false,
     }
+}
+
+/// What a run needs before its request.
+struct Staged {
+    /// `None` if each file change takes effect at once.
+    changes: Option<StagedChanges>,
+    turn: OpenTurn,
+}
+
+/// A run that may be recorded as started.
+struct RequestedRun {
+    request: RunRequest,
+    changes: Option<StagedChanges>,
+    lease: Option<SessionLease>,
 }
 
 /// A claimed call whose turn has come.
@@ -232,26 +268,42 @@ impl Turn {
         let Self { claimed, permit, slot, shared_files, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let mut staged = match claimed.running.abort_handle().reason() {
+        let staged = match claimed.running.abort_handle().reason() {
             // Its end is recorded without a run.
             Some(reason) => Err(reason.message().to_owned()),
-            None => match engine.effects.stage(call, &permit, shared_files, &engine.settings).await {
-                Ok(changes) => Ok(changes),
+            None => match claimed.stage(&permit, shared_files).await {
+                Ok(staged) => Ok(staged),
                 // It never can run, so another attempt would end in the same way. The report says so to all who wait.
-                Err(Fault::Refused { message, .. }) if claimed.approved_by.is_some() => Err(message),
+                Err(Fault::Refused { message, blocked_by, .. })
+                    if claimed.approved_by.is_some() && !is_for_now(blocked_by) =>
+                {
+                    Err(message)
+                }
                 Err(refusal) => return Err(claimed.release(refusal).await),
             },
         };
         let output = engine.output.reserve(permit.grant().output().value.bytes());
         let isolate = &claimed.loaded.isolate;
-        let request = match &mut staged {
-            Ok(changes) => claimed.request(permit, changes.as_mut()),
-            Err(reason) => RunRequest::without_start(&permit, reason.clone()),
+        let requested = match staged {
+            Ok(Staged { mut changes, turn: OpenTurn { lease, store } }) => {
+                match claimed.request(permit, changes.as_mut(), store) {
+                    Ok(request) => RequestedRun { request, changes, lease },
+                    Err(refusal) => {
+                        drop((changes, lease));
+                        return Err(claimed.release(refused_store_fault(call, &refusal)).await);
+                    }
+                }
+            }
+            Err(reason) => {
+                let request = RunRequest::without_start(&permit, reason);
+                RequestedRun { request, changes: None, lease: None }
+            }
         };
-        let changes = staged.ok().flatten();
+        let RequestedRun { request, changes, lease } = requested;
         // Recovery adds the calls to this receipt.
         let no_calls = NestedCalls::none_yet(request.grant());
-        let fallback = claimed.receipt(no_calls, isolate.lost_outcome(&request));
+        let lost_turn = lease.as_ref().map(|lease| lease.ended(SessionEnd::Shutdown));
+        let fallback = claimed.receipt(no_calls, lost_turn, isolate.lost_outcome(&request));
         let task = claimed.sink.persistence().and_then(|persistence| persistence.fallback_task());
         let record = StartRequest {
             call,
@@ -272,7 +324,8 @@ impl Turn {
             }
         };
         let held = HeldWhileRunning { _slot: slot, _output: output };
-        let started = Started { claimed, claim, held, changes, request, prepared: prepared.flatten() };
+        let prepared = prepared.flatten();
+        let started = Started { claimed, claim, held, changes, request, prepared, lease };
         started.check().await.map(|started| Start::New(Box::new(started)))
     }
 
@@ -307,6 +360,8 @@ pub(in crate::run) struct Started {
     changes: Option<StagedChanges>,
     request: RunRequest,
     prepared: Option<PreparedChild>,
+    /// `None` for a run without a session.
+    lease: Option<SessionLease>,
 }
 
 impl Started {
@@ -324,16 +379,16 @@ impl Started {
             withdrawn => withdrawn,
         };
         let Err(refusal) = checked else { return Ok(self) };
-        let Self { claimed, claim, prepared, changes, .. } = self;
+        let Self { claimed, claim, prepared, changes, lease, .. } = self;
         // The files first: the run that makes this call may end as soon as the call is released.
-        drop((prepared, changes));
+        drop((prepared, changes, lease));
         claim.release().await;
         Err(claimed.release(refusal).await)
     }
 
     /// Runs the guest.
     pub(in crate::run) async fn run(self) -> Ended {
-        let Self { claimed, claim, held, changes, request, prepared } = self;
+        let Self { claimed, claim, held, changes, request, prepared, mut lease } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
         engine.stored_calls.begin(call.intent);
@@ -353,7 +408,8 @@ impl Started {
         let (mut outcome, used) = match claimed.running.abort_handle().reason() {
             Some(reason) => {
                 drop((request, prepared));
-                (execution.outcome(End::Aborted(reason), engine.clock.monotonic()), None)
+                let outcome = execution.outcome(End::Aborted(reason), engine.clock.monotonic());
+                (outcome, a2g_isolate::Kept::Nothing)
             }
             None => {
                 let run = async {
@@ -365,9 +421,14 @@ impl Started {
         };
         claimed.settle_end(&claim, changes.as_ref(), &mut outcome);
         // Only now: a run that was aborted as its guest ended leaves no process.
-        if let Some(child) = used {
-            child.put_back(&outcome.end);
-        }
+        let store = match used {
+            a2g_isolate::Kept::Nothing => None,
+            a2g_isolate::Kept::Child(child) => {
+                child.put_back(&outcome.end);
+                None
+            }
+            a2g_isolate::Kept::Session(store) => Some(store),
+        };
         let calls = match calls {
             Some(calls) => Some(calls.close().await),
             None => None,
@@ -376,10 +437,11 @@ impl Started {
         let kept = settle(changes, &mut outcome, &engine.clock).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
-        let receipt = Arc::new(claimed.receipt(calls, outcome));
+        let turn = lease.as_mut().map(|lease| lease.settle(&outcome.end, store));
+        let receipt = Arc::new(claimed.receipt(calls, turn, outcome));
         let persistence = claimed.sink.persistence();
         let ClaimedCall { engine, verdict, times, running, _place, .. } = claimed;
-        Ended { engine, verdict, times, persistence, claim, receipt, kept, _open: (running, _place) }
+        Ended { engine, verdict, times, persistence, claim, receipt, kept, lease, _open: (running, _place) }
     }
 }
 
@@ -440,6 +502,8 @@ pub(in crate::run) struct Ended {
     receipt: Arc<Receipt>,
     /// The changes that are kept until the receipt is on the disk.
     kept: Option<Kept>,
+    /// The session until the receipt is stored; `None` for a run without one.
+    lease: Option<SessionLease>,
     // Until this is dropped, the intent counts as open.
     _open: (ActiveRun, Place),
 }
@@ -459,7 +523,7 @@ impl Ended {
     }
 
     async fn store(self) -> Result<Arc<Receipt>, Fault> {
-        let Self { engine, verdict, times, persistence, claim, receipt, kept, _open } = self;
+        let Self { engine, verdict, times, persistence, claim, receipt, kept, lease, _open } = self;
         engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
         let status = receipt.outcome.end.status();
@@ -476,6 +540,12 @@ impl Ended {
         engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
         if let Some(changes) = kept {
             changes.finish(&receipt);
+        }
+        // Not if another node has ended the intent meanwhile: its receipt names no session that is kept.
+        let is_kept =
+            receipt.session.as_ref().is_some_and(|turn| matches!(turn.state, SessionState::Kept { .. }));
+        if let Some(lease) = lease.filter(|_| is_kept) {
+            lease.give_back();
         }
         let now = engine.clock.monotonic();
         let Times { stopwatch, queue } = times;

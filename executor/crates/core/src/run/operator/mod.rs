@@ -19,6 +19,7 @@ use super::policies::Policies;
 use super::preview::Previews;
 use super::questions::Peers;
 use super::refusals::Refusals;
+use super::sessions::Sessions;
 use super::slots::Slots;
 use super::wait_records::EndOfWait;
 use super::waits::{EndedIntents, Waits};
@@ -30,6 +31,7 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::AbortReason;
+use a2g_types::session::SessionEnd;
 use a2g_types::verdict::Policy;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +65,7 @@ pub struct Operator {
     changes: Arc<ChangeSets>,
     claims: Arc<Claims>,
     call_store: Arc<CallStore>,
+    tool_sessions: Arc<Sessions>,
 }
 
 impl Operator {
@@ -95,6 +98,7 @@ impl Operator {
             changes,
             claims,
             call_store,
+            tool_sessions: Arc::clone(&parts.tool_sessions),
         }
     }
 
@@ -315,7 +319,10 @@ impl Operator {
             intent.is_none_or(|intent| waiting == intent) && filter(agent)
         };
         ended.count += self.compile_waits.end(is_selected, REASON);
-        // As at a stop.
+        // As at a stop. That of one intent ends with its turn.
+        if intent.is_none() {
+            self.tool_sessions.end_all(|agent, _tool| filter(agent), SessionEnd::Stopped);
+        }
         self.catalogue.current().isolate.end_idle();
         ended
     }

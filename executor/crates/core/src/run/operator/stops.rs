@@ -19,6 +19,7 @@ use a2g_journal::Resolution;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::AbortReason;
+use a2g_types::session::SessionEnd;
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use std::time::Duration;
 
@@ -72,6 +73,7 @@ impl Operator {
         });
         // Also those whose guests have ended, and whose changes have not taken effect.
         let settling = self.changes.withdraw_stopped(&stop);
+        self.tool_sessions.end_all(|agent, tool| stop.target.includes(agent, tool), SessionEnd::Stopped);
         // A process that waits for another run has the folders of its grant open. Last, so that a run that is not aborted
         // leaves none either.
         self.catalogue.current().isolate.end_idle();

@@ -92,7 +92,9 @@ impl Passing {
         loaded: &LoadedCatalog,
     ) -> Option<Offer> {
         let call = admitted.call();
-        if !self.is_enabled || call.parent.is_some() || !admitted.may_run_elsewhere() {
+        // A session is in a process of this node.
+        let is_bound = call.parent.is_some() || call.session.is_some();
+        if !self.is_enabled || is_bound || !admitted.may_run_elsewhere() {
             return None;
         }
         let module = loaded.usable_tool(&call.tool)?.descriptor.digest;

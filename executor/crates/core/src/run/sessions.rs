@@ -1,0 +1,470 @@
+//! Sessions: the processes that keep the store of a typed tool between two calls, by their handles. In memory only.
+//!
+//! ```text
+//! open ─▶ a turn ─ its receipt is stored ─▶ waits ─ the next turn takes it ─▶ a turn ─▶ …
+//!           └─ any other end than an answer     └─ idle for too long, a stop, another version of the tool, a request
+//!                      └──────────── the session has ended ────────┘
+//! ```
+//! A turn has the session alone: [`SessionLease`]. What ends a session during a turn lets the turn go on, and is noted, so
+//! that the turn is the last one.
+
+use super::faults::busy_fault;
+use a2g_capability::Grant;
+use a2g_isolate::{IdleSession, SessionRefusal, StoreUse};
+use a2g_runtime::{spawn, timer_now};
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::outcome::End;
+use a2g_types::quantity::BYTES_PER_MB;
+use a2g_types::session::{CallSession, SessionEnd, SessionHandle, SessionRequest, SessionState, SessionTurn};
+use a2g_types::tool::{Descriptor, Digest};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The refusal of a handle that continues nothing. It does not say whether there is such a session.
+const LOST: &str = "there is no such session of this caller, agent and tool: it was never opened, or it has ended (idle \
+     for longer than `sessions.idle_seconds`, a turn without an answer, another version or grant of the tool, a stop, or \
+     a restart). Open another one with `new`; nothing of an earlier one is in it";
+const BUSY: &str = "another turn of this session has not ended: wait for its result, and send the call again with a new \
+     intent id";
+const OFF: &str =
+    "this executor keeps no sessions, because `sessions.max` is 0: send the call without `session`";
+const NESTED: &str = "a call that a run makes cannot have a session: call the tool without `session`";
+const INLINE: &str = "the tool runs on a thread of the server (`executor.isolation`, `executor.inline_tools`), and a \
+     session needs a process: send the call without `session`";
+const NOT_TYPED: &str = "only a typed tool can be called again: send the call without `session`";
+const KEPT_APART: &str = "the file changes of the run are kept apart (`effects` is `atomic` or `staged`), and those of a \
+     session take effect at once: send the call without `session`, or have `effects = \"direct\"` granted";
+const OTHER_GRANT: &str = "the session has ended, because this call is granted something else than the calls before it: \
+     open another one with `new`; nothing of the earlier one is in it";
+
+/// The operator's limits on sessions. By default, there are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SessionSettings {
+    /// Maximum number of sessions; 0 if the executor keeps none.
+    pub max: usize,
+    /// Maximum number of sessions of one agent.
+    pub max_per_agent: usize,
+    /// The time for which a session waits for its next turn.
+    pub idle: Duration,
+    /// Maximum sum of the memory that is granted to the sessions, in bytes.
+    pub max_memory_bytes: u64,
+}
+
+/// The sessions of an executor.
+pub(super) struct Sessions {
+    settings: SessionSettings,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    sessions: HashMap<SessionHandle, Session>,
+    phase: Phase,
+    /// `true` while a task ends the sessions that are idle for too long.
+    is_watched: bool,
+}
+
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Open,
+    /// The executor ends: no session is opened or kept.
+    Closed,
+}
+
+struct Session {
+    owner: Owner,
+    /// The memory that is granted to it, in bytes.
+    memory_bytes: u64,
+    /// The number of turns that have begun.
+    turns: u32,
+    state: State,
+}
+
+/// The only calls that continue a session are those with the same owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    caller: String,
+    agent: AgentDid,
+    tool: ToolName,
+    module: Digest,
+}
+
+enum State {
+    /// It waits for its next turn until the time.
+    Idle(Box<IdleSession>, Instant),
+    /// A turn runs.
+    InTurn,
+    /// A turn runs, and is the last one for this reason.
+    InLastTurn(SessionEnd),
+}
+
+/// The store of a run, and the lease of the session whose turn it is.
+pub(super) struct OpenTurn {
+    /// `None` for a run without a session.
+    pub(super) lease: Option<SessionLease>,
+    pub(super) store: StoreUse,
+}
+
+impl Sessions {
+    pub(super) fn new(settings: SessionSettings) -> Self {
+        Self { settings, table: Mutex::default() }
+    }
+
+    /// The number of sessions.
+    pub(super) fn count(&self) -> usize {
+        self.table.lock().sessions.len()
+    }
+
+    /// Checks early that a call can have the session that it asks for. Its turn checks again.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] with `session_refused`, `session_lost`, `session_busy` or `sessions_exhausted`.
+    pub(super) fn check(&self, call: &Call, tool: &Descriptor) -> Result<(), Fault> {
+        let Some(session) = &call.session else { return Ok(()) };
+        self.check_tool(call, tool)?;
+        let owner = Owner::of(call, session, tool);
+        let table = self.table.lock();
+        match session.request {
+            SessionRequest::Continue(handle) => match table.find(handle, &owner).map(|found| &found.state) {
+                Some(State::Idle(..)) => Ok(()),
+                Some(State::InTurn | State::InLastTurn(_)) => {
+                    Err(refusal(call, BlockedBy::SessionBusy, BUSY))
+                }
+                None => Err(refusal(call, BlockedBy::SessionLost, LOST)),
+            },
+            // Those that are to be ended may make room.
+            SessionRequest::New => Ok(()),
+        }
+    }
+
+    fn check_tool(&self, call: &Call, tool: &Descriptor) -> Result<(), Fault> {
+        let refused = |message: &str| Err(refusal(call, BlockedBy::SessionRefused, message));
+        if self.settings.max == 0 {
+            return refused(OFF);
+        }
+        if call.parent.is_some() {
+            return refused(NESTED);
+        }
+        if !tool.has_sessions {
+            return refused(&format!(
+                "the tool `{}` has no sessions, because its `tool.toml` does not declare `session = true`: send the call \
+                 without `session`",
+                tool.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// Opens the session that a call asks for, or takes the one that it continues, for one turn. `has_own_changes` says
+    /// that the file changes of the run are kept apart.
+    ///
+    /// # Errors
+    /// As for [`Self::check`]; [`Fault::Busy`] while the executor ends.
+    pub(super) fn begin_turn(
+        self: &Arc<Self>,
+        call: &Call,
+        tool: &Descriptor,
+        grant: &Grant,
+        has_own_changes: bool,
+    ) -> Result<OpenTurn, Fault> {
+        let Some(session) = &call.session else {
+            return Ok(OpenTurn { lease: None, store: StoreUse::Fresh });
+        };
+        self.check_tool(call, tool)?;
+        // Before the session is taken, which goes on without this call.
+        if has_own_changes {
+            return Err(refusal(call, BlockedBy::SessionRefused, KEPT_APART));
+        }
+        let owner = Owner::of(call, session, tool);
+        match session.request {
+            SessionRequest::New => self.open(call, owner, grant.memory().value.bytes()),
+            SessionRequest::Continue(handle) => self.take(call, handle, &owner),
+        }
+    }
+
+    fn open(self: &Arc<Self>, call: &Call, owner: Owner, memory_bytes: u64) -> Result<OpenTurn, Fault> {
+        self.end_unusable();
+        let mut table = self.table.lock();
+        if let Phase::Closed = table.phase {
+            return Err(busy_fault("the executor is shutting down"));
+        }
+        let exhausted =
+            |message: String| Err(refusal(call, BlockedBy::SessionsExhausted, &self.with_next_step(message)));
+        let SessionSettings { max, max_per_agent, max_memory_bytes, idle: _ } = self.settings;
+        let of_agent = table.sessions.values().filter(|other| other.owner.agent == owner.agent).count();
+        if of_agent >= max_per_agent {
+            return exhausted(format!(
+                "this agent has {of_agent} sessions, the maximum that the operator sets with `sessions.max_per_agent`"
+            ));
+        }
+        if table.sessions.len() >= max {
+            return exhausted(format!(
+                "the executor has {max} sessions, the maximum that the operator sets with `sessions.max`"
+            ));
+        }
+        let held = table.sessions.values().map(|other| other.memory_bytes).sum::<u64>();
+        if held.saturating_add(memory_bytes) > max_memory_bytes {
+            return exhausted(format!(
+                "the sessions are granted {} MB of memory, this call is granted {} MB, and the operator allows them {} MB \
+                 together with `sessions.max_memory_mb`",
+                held / BYTES_PER_MB,
+                memory_bytes / BYTES_PER_MB,
+                max_memory_bytes / BYTES_PER_MB
+            ));
+        }
+        let handle = SessionHandle::random();
+        table.sessions.insert(handle, Session { owner, memory_bytes, turns: 1, state: State::InTurn });
+        Ok(OpenTurn { lease: Some(self.lease(handle, 1)), store: StoreUse::Opens })
+    }
+
+    fn with_next_step(&self, message: String) -> String {
+        let seconds = self.settings.idle.as_secs();
+        format!(
+            "{message}: end a session with `a2g/session/end`, or wait until one has been idle for {seconds} s"
+        )
+    }
+
+    fn take(self: &Arc<Self>, call: &Call, handle: SessionHandle, owner: &Owner) -> Result<OpenTurn, Fault> {
+        let mut table = self.table.lock();
+        let found = table.sessions.get_mut(&handle).filter(|found| found.owner == *owner);
+        let Some(session) = found else { return Err(refusal(call, BlockedBy::SessionLost, LOST)) };
+        match std::mem::replace(&mut session.state, State::InTurn) {
+            State::Idle(store, expires_at) if expires_at > timer_now() && store.is_alive() => {
+                session.turns = session.turns.saturating_add(1);
+                let lease = self.lease(handle, session.turns);
+                Ok(OpenTurn { lease: Some(lease), store: StoreUse::Continues(store) })
+            }
+            State::Idle(store, _expired) => {
+                table.sessions.remove(&handle);
+                drop(table);
+                // The process is killed when it is dropped, which is a system call: not under the lock.
+                drop(store);
+                Err(refusal(call, BlockedBy::SessionLost, LOST))
+            }
+            running @ (State::InTurn | State::InLastTurn(_)) => {
+                session.state = running;
+                Err(refusal(call, BlockedBy::SessionBusy, BUSY))
+            }
+        }
+    }
+
+    fn lease(self: &Arc<Self>, handle: SessionHandle, turn: u32) -> SessionLease {
+        SessionLease { sessions: Arc::clone(self), handle, turn, store: None }
+    }
+
+    /// Ends the sessions of the selected agents and tools: those that wait now, and the others after their turns.
+    pub(super) fn end_all(&self, is_ended: impl Fn(&AgentDid, &ToolName) -> bool, end: SessionEnd) {
+        self.end_selected(|_, session| is_ended(&session.owner.agent, &session.owner.tool), end);
+    }
+
+    /// Ends the sessions of tools that the catalogue has no longer with the same module.
+    pub(super) fn end_changed(&self, module_of: impl Fn(&ToolName) -> Option<Digest>) {
+        let is_changed = |owner: &Owner| module_of(&owner.tool) != Some(owner.module);
+        self.end_selected(|_, session| is_changed(&session.owner), SessionEnd::ToolChanged);
+    }
+
+    /// Ends one session of an agent, on behalf of its caller, or of an operator if `caller` is `None`. Returns `false` if
+    /// there is no such session.
+    pub(super) fn end_one(&self, handle: SessionHandle, agent: &AgentDid, caller: Option<&str>) -> bool {
+        let is_owner =
+            |owner: &Owner| owner.agent == *agent && caller.is_none_or(|name| owner.caller == name);
+        let is_selected = |of: &SessionHandle, session: &Session| *of == handle && is_owner(&session.owner);
+        self.end_selected(is_selected, SessionEnd::Closed) > 0
+    }
+
+    /// Ends all sessions, and opens no others.
+    pub(super) fn close(&self) {
+        self.table.lock().phase = Phase::Closed;
+        self.end_selected(|_, _| true, SessionEnd::Shutdown);
+    }
+
+    /// Ends the sessions that have been idle for too long, or whose processes have ended.
+    fn end_unusable(&self) {
+        let now = timer_now();
+        let is_unusable = |_: &SessionHandle, session: &Session| match &session.state {
+            State::Idle(store, expires_at) => *expires_at <= now || !store.is_alive(),
+            State::InTurn | State::InLastTurn(_) => false,
+        };
+        // None of them has a turn to which the reason would be told.
+        self.end_selected(is_unusable, SessionEnd::ProcessEnded);
+    }
+
+    /// Ends the selected sessions, and returns their number.
+    fn end_selected(&self, is_selected: impl Fn(&SessionHandle, &Session) -> bool, end: SessionEnd) -> usize {
+        let mut table = self.table.lock();
+        let mut count = 0;
+        for (handle, session) in &mut table.sessions {
+            if !is_selected(handle, session) {
+                continue;
+            }
+            count += 1;
+            if let State::InTurn = session.state {
+                session.state = State::InLastTurn(end);
+            }
+        }
+        let is_waiting = |handle: &SessionHandle, session: &mut Session| {
+            matches!(session.state, State::Idle(..)) && is_selected(handle, session)
+        };
+        let waiting = table.sessions.extract_if(is_waiting).collect::<Vec<_>>();
+        drop(table);
+        // As in `take`.
+        drop(waiting);
+        count
+    }
+
+    /// Keeps a session after a turn, unless it has ended meanwhile.
+    fn keep(self: &Arc<Self>, handle: SessionHandle, turn: u32, store: Box<IdleSession>) {
+        let mut table = self.table.lock();
+        let session = table.sessions.get_mut(&handle).filter(|session| session.turns == turn);
+        let Some(session) = session.filter(|session| matches!(session.state, State::InTurn)) else {
+            drop(table);
+            drop(store);
+            return;
+        };
+        session.state = State::Idle(store, timer_now() + self.settings.idle);
+        let was_watched = std::mem::replace(&mut table.is_watched, true);
+        drop(table);
+        if !was_watched {
+            spawn::spawn_run_task(end_expired(Arc::downgrade(self)));
+        }
+    }
+
+    /// Ends the sessions that are unusable. Returns the time at which the next one has been idle for too long.
+    fn end_expired(&self) -> Option<Instant> {
+        self.end_unusable();
+        let mut table = self.table.lock();
+        let expiry = |session: &Session| match &session.state {
+            State::Idle(_, expires_at) => Some(*expires_at),
+            State::InTurn | State::InLastTurn(_) => None,
+        };
+        let next = table.sessions.values().filter_map(expiry).min();
+        table.is_watched = next.is_some();
+        next
+    }
+}
+
+async fn end_expired(sessions: Weak<Sessions>) {
+    while let Some(next) = sessions.upgrade().and_then(|sessions| sessions.end_expired()) {
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+impl Table {
+    fn find(&self, handle: SessionHandle, owner: &Owner) -> Option<&Session> {
+        self.sessions.get(&handle).filter(|found| found.owner == *owner)
+    }
+}
+
+impl Owner {
+    fn of(call: &Call, session: &CallSession, tool: &Descriptor) -> Self {
+        Self {
+            caller: session.caller.clone(),
+            agent: call.agent.clone(),
+            tool: call.tool.clone(),
+            module: tool.digest,
+        }
+    }
+}
+
+/// A turn's right to a session. The session ends when it is dropped, unless it is given back.
+pub(super) struct SessionLease {
+    sessions: Arc<Sessions>,
+    handle: SessionHandle,
+    turn: u32,
+    /// The store that the turn has left, once the turn has ended and if the session goes on.
+    store: Option<Box<IdleSession>>,
+}
+
+impl SessionLease {
+    /// The turn of a session that has ended for this reason.
+    pub(super) fn ended(&self, end: SessionEnd) -> SessionTurn {
+        SessionTurn { handle: self.handle, turn: self.turn, state: SessionState::Ended(end) }
+    }
+
+    /// Decides whether the session goes on after a turn that ended with `end` and left `store`.
+    pub(super) fn settle(&mut self, end: &End, store: Option<IdleSession>) -> SessionTurn {
+        let table = self.sessions.table.lock();
+        let ended = match table.sessions.get(&self.handle).map(|session| &session.state) {
+            Some(State::InTurn) => None,
+            Some(State::InLastTurn(reason)) => Some(*reason),
+            // The lease is that of the only turn.
+            Some(State::Idle(..)) | None => Some(SessionEnd::ProcessEnded),
+        };
+        drop(table);
+        let reason = match (ended, may_go_on_after(end), store) {
+            (Some(ended), ..) => ended,
+            (None, false, _) => SessionEnd::TurnFailed,
+            (None, true, Some(store)) if store.is_alive() => {
+                self.store = Some(Box::new(store));
+                let idle_seconds = self.sessions.settings.idle.as_secs();
+                let state = SessionState::Kept { idle_seconds };
+                return SessionTurn { handle: self.handle, turn: self.turn, state };
+            }
+            (None, true, _) => SessionEnd::ProcessEnded,
+        };
+        self.ended(reason)
+    }
+
+    /// Lets the session wait for its next turn. Called once the receipt of this one is stored.
+    pub(super) fn give_back(mut self) {
+        if let Some(store) = self.store.take() {
+            self.sessions.keep(self.handle, self.turn, store);
+        }
+    }
+}
+
+impl Drop for SessionLease {
+    fn drop(&mut self) {
+        let mut table = self.sessions.table.lock();
+        let is_own_turn = table.sessions.get(&self.handle).is_some_and(|session| {
+            // Another turn may have begun since the session was given back.
+            session.turns == self.turn && !matches!(session.state, State::Idle(..))
+        });
+        if is_own_turn {
+            table.sessions.remove(&self.handle);
+        }
+    }
+}
+
+/// `true` if a session goes on after a turn that ended so: with a result or the tool's own error.
+fn may_go_on_after(end: &End) -> bool {
+    match end {
+        End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
+        // The changes of a session are never kept apart.
+        End::Staged(_)
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::NotCommitted(_)
+        | End::LimitReached(_)
+        | End::Aborted(_) => false,
+    }
+}
+
+/// The refusal of a call whose run cannot have the session that was opened or taken for it.
+pub(super) fn refused_store_fault(call: &Call, reason: &SessionRefusal) -> Fault {
+    match reason {
+        SessionRefusal::Inline => refusal(call, BlockedBy::SessionRefused, INLINE),
+        SessionRefusal::NotTyped => refusal(call, BlockedBy::SessionRefused, NOT_TYPED),
+        SessionRefusal::KeptApart => refusal(call, BlockedBy::SessionRefused, KEPT_APART),
+        SessionRefusal::GrantDiffers => refusal(call, BlockedBy::SessionLost, OTHER_GRANT),
+        SessionRefusal::Ended => refusal(call, BlockedBy::SessionLost, LOST),
+    }
+}
+
+/// `true` for a refusal of a session that the same call may not get later.
+pub(super) fn is_for_now(blocked_by: BlockedBy) -> bool {
+    matches!(blocked_by, BlockedBy::SessionBusy | BlockedBy::SessionsExhausted)
+}
+
+fn refusal(call: &Call, blocked_by: BlockedBy, message: &str) -> Fault {
+    Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message: message.to_owned() }
+}
