@@ -67,6 +67,16 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         let cancelled = executor.operator.cancel(intent, &may_cancel, caller.name()).await?;
         Ok(encode::cancel_result(intent, cancelled))
     })?;
+    register(&mut module, "a2g/session/end", &[Agent, Operator], async |executor, sender, params| {
+        let decode::SessionEndParams { agent, handle } = decode::session_end_params(&params)?;
+        let caller = sender.caller;
+        // An operator ends a session of any caller.
+        let owner = if caller.is_any_of(&[Operator]) { None } else { Some(caller.name()) };
+        if owner.is_some() {
+            check_agent(&executor, &caller, &agent)?;
+        }
+        Ok(encode::session_end_result(executor.engine.end_session(handle, &agent, owner)))
+    })?;
     register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
         status(&executor, &sender.caller, decode::intent_id(&params)?).await
     })?;

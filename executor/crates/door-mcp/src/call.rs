@@ -6,7 +6,7 @@ use super::approval::{
 use super::{McpDoor, RequestContext};
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
-use a2g_http::protocol::with_caller;
+use a2g_http::protocol::{take_session_argument, with_caller};
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -53,7 +53,7 @@ enum Asked {
 impl McpDoor {
     /// Sends the intent of a call, asks a person if the governor does not decide, and encodes the result.
     pub(super) async fn call(&self, context: RequestContext, call: ToolCall) -> Result<String, McpError> {
-        let ToolCall { tool, arguments, state, responses } = call;
+        let ToolCall { tool, mut arguments, state, responses } = call;
         let tool = ToolName::parse(&tool).map_err(|error| Fault::invalid("/name", error.to_string()))?;
         let redeemed = state.as_ref().map(|state| self.redeem(&context, &tool, state)).transpose()?;
         let (intent, is_new) = match &redeemed {
@@ -67,6 +67,8 @@ impl McpDoor {
             None => InputResponses::default(),
         };
         let agent = self.agent_of(&context.caller)?;
+        // An unusable text is refused as the call is, with its intent.
+        let session = take_session_argument(&self.executor, &tool, &mut arguments);
         let call = Call {
             door: Door::Mcp,
             agent,
@@ -83,7 +85,7 @@ impl McpDoor {
             session: None,
         };
         let answered = async {
-            let call = with_caller(&self.executor, &context.caller, call)?;
+            let call = with_caller(&self.executor, &context.caller, Call { session: session?, ..call })?;
             if state.is_some() {
                 self.check_known(intent).await?;
             }

@@ -8,9 +8,11 @@ use a2g_govern::Caller;
 use a2g_types::call::{Call, Door};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, ToolName, excerpt};
-use a2g_types::session::CallSession;
+use a2g_types::session::{CallSession, SessionRequest};
+use a2g_types::tool::Descriptor;
 use axum::Router;
 use axum::http::request::Parts;
+use serde_json::{Map, Value};
 
 /// The router of another protocol on the port of the A2G door.
 pub struct ProtocolRouter {
@@ -88,6 +90,34 @@ pub fn with_caller(executor: &Executor, caller: &Caller, call: Call) -> Result<C
     }
     let session = call.session.map(|session| CallSession { caller: caller.name().to_owned(), ..session });
     Ok(Call { caller_tools: Some(caller.tools().clone()), session, ..call })
+}
+
+/// Takes the request for a session out of the arguments of a call, if its tool is listed with that argument. Any other tool
+/// keeps an argument of the name.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] if the argument is neither `new` nor a handle.
+pub fn take_session_argument(
+    executor: &Executor,
+    tool: &ToolName,
+    arguments: &mut Map<String, Value>,
+) -> Result<Option<CallSession>, Fault> {
+    let tools = executor.catalogue.tools();
+    let listed = tools.iter().find(|listed| listed.name == *tool);
+    if !listed.is_some_and(Descriptor::takes_session_argument) {
+        return Ok(None);
+    }
+    let invalid = |problem: String| Fault::invalid("/arguments/session", format!("`session`: {problem}"));
+    match arguments.shift_remove(Descriptor::SESSION_ARGUMENT) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => {
+            let request = SessionRequest::parse(&text).map_err(|error| invalid(error.to_string()))?;
+            Ok(Some(request.into()))
+        }
+        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            Err(invalid("must be `new`, or the handle of a session".to_owned()))
+        }
+    }
 }
 
 /// Returns `true` if the caller's scope and the agent's policies reach a tool, so that a list for them shows it.

@@ -8,6 +8,7 @@ use super::resources::{self, RECEIPT_TYPE, ResourceUri};
 use super::tasks::{Task, TaskMessage};
 use super::tools::{self, Definition};
 use super::{Revision, names};
+use crate::a2g;
 use crate::jsonrpc::{self, Id};
 use crate::listing::{Listing, ToolStubs};
 use crate::staged::{self, StagedState};
@@ -17,6 +18,7 @@ use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::outcome::{LogLine, Receipt};
+use a2g_types::session::{SessionState, SessionTurn};
 use a2g_types::verdict::Verdict;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -264,6 +266,7 @@ impl ResultEncoder {
             usage: Some(usage),
             digest,
             effects: staged::short_member(receipt, state),
+            session: a2g::encode::session_turn(receipt),
             ..CallMeta::new(receipt.intent, verdict)
         };
         let artifacts = receipt.outcome.output.artifacts.iter();
@@ -271,11 +274,13 @@ impl ResultEncoder {
         let Some(result) = receipt.outcome.end.result() else {
             let mut content = vec![ContentBlock::text(failure_message::describe_failure(&receipt.outcome))];
             content.extend(artifacts);
+            content.extend(session_text(receipt).map(ContentBlock::text));
             return self.call(content, None, true, CallMeta { error: Some(failure_data(receipt)), ..meta });
         };
         let mut content = vec![ContentBlock::text(result_text(result))];
         content.extend(staged_text(receipt, notice).map(ContentBlock::text));
         content.extend(artifacts);
+        content.extend(session_text(receipt).map(ContentBlock::text));
         let is_open = notice.is_some_and(|notice| !notice.is_result_closed);
         let marked =
             meta.effects.as_ref().filter(|_| is_open).and_then(|effects| mark_staged(result, effects));
@@ -499,6 +504,9 @@ struct CallMeta {
     /// The state of the file changes of a staged run. Their list is in the usage.
     #[serde(rename = "a2g/effects", skip_serializing_if = "Option::is_none")]
     effects: Option<Map<String, Value>>,
+    /// The turn of the session in which the tool ran.
+    #[serde(rename = "a2g/session", skip_serializing_if = "Option::is_none")]
+    session: Option<Box<RawValue>>,
     /// The hash of the journal's record, by which `a2g-executor journal` proves it.
     #[serde(rename = "a2g/receipt_digest", skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
@@ -523,15 +531,32 @@ impl CallMeta {
     }
 
     fn is_empty(&self) -> bool {
-        let Self { intent, verdict, error, metrics, usage, effects, digest, server } = self;
+        let Self { intent, verdict, error, metrics, usage, effects, session, digest, server } = self;
         let is_none = intent.is_none() && verdict.is_none() && error.is_none() && metrics.is_none();
-        is_none && usage.is_none() && effects.is_none() && digest.is_none() && server.is_none()
+        let is_bare = usage.is_none() && effects.is_none() && session.is_none() && digest.is_none();
+        is_none && is_bare && server.is_none()
     }
 }
 
 /// A string result is its text, any other value its JSON.
 fn result_text(result: &JsonText) -> String {
     result.parse_string().unwrap_or_else(|| result.as_str().to_owned())
+}
+
+/// The text about the session of a run, for a model, which does not see `_meta`; `None` for a run without one.
+fn session_text(receipt: &Receipt) -> Option<String> {
+    let SessionTurn { handle, turn, state } = receipt.session.as_ref()?;
+    Some(match state {
+        SessionState::Kept { idle_seconds } => format!(
+            "Session {handle}, turn {turn}: call the tool again with \"session\": \"{handle}\" within {idle_seconds} s to \
+             go on with what it holds now."
+        ),
+        SessionState::Ended(end) => format!(
+            "The session {handle} has ended with turn {turn}, because {}: nothing of it is left. Open another one with \
+             \"session\": \"new\".",
+            end.clause()
+        ),
+    })
 }
 
 /// The text about the file changes of a staged run, for a model; `None` for any other run.

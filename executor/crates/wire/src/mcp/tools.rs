@@ -103,7 +103,7 @@ impl<'a> ToolDefinition<'a> {
             name: tool.name.as_str(),
             title: tool.title.as_deref(),
             description: &tool.description,
-            input_schema: object_schema(&tool.arguments_schema),
+            input_schema: input_schema(tool),
             output_schema: tool.result_schema.as_ref().filter(|schema| revision.allows_output_schema(schema)),
             annotations: Annotations::of(tool),
             meta: Map::new(),
@@ -113,6 +113,28 @@ impl<'a> ToolDefinition<'a> {
         definition.meta.insert(names::DEFINITION_DIGEST.to_owned(), digest.into());
         definition
     }
+}
+
+/// The description of the argument that asks for a session.
+const SESSION_DESCRIPTION: &str = "Optional. \"new\" keeps what this call defines (variables, imports, open files) for \
+     further calls: the result's last line names the session, such as ses_…, and the next call passes that name here. \
+     Without it, nothing is kept.";
+
+/// The schema of the arguments, with the one that asks for a session if the tool has sessions.
+fn input_schema(tool: &Descriptor) -> Cow<'_, Value> {
+    let schema = object_schema(&tool.arguments_schema);
+    if !tool.takes_session_argument() {
+        return schema;
+    }
+    let mut with_session = schema.into_owned();
+    if let Value::Object(members) = &mut with_session {
+        let properties = members.entry("properties").or_insert_with(|| json!({}));
+        if let Value::Object(properties) = properties {
+            let argument = json!({ "type": "string", "description": SESSION_DESCRIPTION });
+            properties.insert(Descriptor::SESSION_ARGUMENT.to_owned(), argument);
+        }
+    }
+    Cow::Owned(with_session)
 }
 
 /// The schema of the arguments. The protocol requires `"type": "object"` at its root; a schema without it, which the
