@@ -90,6 +90,7 @@ async fn serve(folder: &Path) {
         capacity: config.capacity,
         accept_unsigned,
         signatures: None,
+        sessions: config.sessions,
     };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));

@@ -553,6 +553,7 @@ impl<'a> Startup<'a> {
                 .map(IntentSignatures::read)
                 .transpose()?
                 .map(Arc::new),
+            sessions: config.sessions,
         };
         Ok(Governing { governor, pushes, settings })
     }

@@ -3,7 +3,7 @@
 use crate::UsageError;
 use crate::setup::ToolRuntime;
 use a2g_config::Config;
-use a2g_core::run::{Capacity, EffectsLocation, Executor, ExecutorParts, ExecutorSettings};
+use a2g_core::run::{Capacity, EffectsLocation, Executor, ExecutorParts, ExecutorSettings, SessionSettings};
 use a2g_govern::local::LocalGovernor;
 use a2g_govern::{Governor, Granter, Trust};
 use a2g_journal::Journal;
@@ -59,6 +59,8 @@ pub async fn start_executor(
         capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
         accept_unsigned: None,
         signatures: None,
+        // The process ends with its last call.
+        sessions: SessionSettings::default(),
     };
     // No keys are trusted, because a command line carries no proof.
     let trust = Trust::empty(config.did.clone());

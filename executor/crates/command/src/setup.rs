@@ -18,6 +18,7 @@ use a2g_sandbox::egress::Egress;
 use a2g_sandbox::{Code, CodeFeatures, Sandbox};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
+use a2g_types::ident::ToolName;
 use a2g_types::limit::{Access as FileAccess, Limit};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -455,7 +456,9 @@ impl ToolRuntime {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
             }
         }
-        Ok(LoadedCatalog::new(catalog, isolate))
+        let has_sessions =
+            |tool: &ToolName| config.sessions.max > 0 && config.isolation_of(tool) == Isolation::Process;
+        Ok(LoadedCatalog::new(catalog, isolate).with_sessions_of(has_sessions))
     }
 
     /// Compiles one module in a separate process.

@@ -47,6 +47,7 @@ pub(super) struct File {
     pub(super) catalog: Catalog,
     pub(super) journal: Journal,
     pub(super) effects: Effects,
+    pub(super) sessions: Sessions,
     pub(super) ceilings: Ceilings,
     pub(super) network: Network,
     pub(super) mount: Vec<Mount>,
@@ -61,6 +62,13 @@ section!(Effects {
     decide_within_hours: u32 = 24,
     keep_days: u32 = 1,
     max_mb: u64 = 4096,
+});
+
+section!(Sessions {
+    max: u64 = 16,
+    max_per_agent: u64 = 4,
+    idle_seconds: u64 = 600,
+    max_memory_mb: u64 = 2048,
 });
 
 #[derive(Debug, Deserialize)]

@@ -19,6 +19,7 @@ mod machine;
 mod network;
 mod paths;
 mod server;
+mod sessions;
 mod values;
 
 pub use console::{ConsoleSettings, NotifySettings};
@@ -29,7 +30,7 @@ pub use file::DEFAULT_LISTEN;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_core::catalog::{CompileLimits, RemoteTool};
-use a2g_core::run::{ApprovalRule, Capacity, EffectsSettings};
+use a2g_core::run::{ApprovalRule, Capacity, EffectsSettings, SessionSettings};
 use a2g_fleet::FleetSettings;
 use a2g_govern::local::RiskThresholds;
 use a2g_govern::{GovernorUrl, IssuerSettings, SignerSettings, TrustSettings};
@@ -57,6 +58,7 @@ use network::parse_egress;
 use server::{
     check_port, parse_address, parse_bounds, parse_connections, parse_issuers, parse_memory, parse_tls,
 };
+use sessions::parse_sessions;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -116,6 +118,8 @@ pub struct Config {
     pub effects: PathBuf,
     /// The limits on file changes that wait for a decision or can be undone.
     pub effects_settings: EffectsSettings,
+    /// The limits on sessions of tools.
+    pub sessions: SessionSettings,
     /// The durability level of the journal.
     pub durability: Durability,
     /// The runs whose start waits for the disk.
@@ -389,6 +393,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         compile_limits: parse_compile_limits(&file.catalog)?,
         definitions: file.catalog.definitions.map_or_else(|| journal.with_file_name(DEFINITIONS), resolve),
         effects_settings: parse_effects(&file.effects)?,
+        sessions: parse_sessions(&file.sessions)?,
         effects: file.effects.folder.map_or_else(|| journal.with_file_name(EFFECTS), resolve),
         cache: file.catalog.cache.map_or_else(default_cache, |path| Ok(resolve(path)))?,
         remote_tools: parse_remote_tools(file.catalog.remote)?,

@@ -71,7 +71,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         let decode::SessionEndParams { agent, handle } = decode::session_end_params(&params)?;
         let caller = sender.caller;
         // An operator ends a session of any caller.
-        let owner = if caller.is_any_of(&[Operator]) { None } else { Some(caller.name()) };
+        let owner = (!caller.is_any_of(&[Operator])).then(|| caller.name());
         if owner.is_some() {
             check_agent(&executor, &caller, &agent)?;
         }

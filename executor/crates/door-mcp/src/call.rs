@@ -68,7 +68,10 @@ impl McpDoor {
         };
         let agent = self.agent_of(&context.caller)?;
         // An unusable text is refused as the call is, with its intent.
-        let session = take_session_argument(&self.executor, &tool, &mut arguments);
+        let session = match self.may_see(&context.caller, &agent, &tool) {
+            true => take_session_argument(&self.executor, &tool, &mut arguments),
+            false => Ok(None),
+        };
         let call = Call {
             door: Door::Mcp,
             agent,

@@ -128,8 +128,7 @@ fn input_schema(tool: &Descriptor) -> Cow<'_, Value> {
     }
     let mut with_session = schema.into_owned();
     if let Value::Object(members) = &mut with_session {
-        let properties = members.entry("properties").or_insert_with(|| json!({}));
-        if let Value::Object(properties) = properties {
+        if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
             let argument = json!({ "type": "string", "description": SESSION_DESCRIPTION });
             properties.insert(Descriptor::SESSION_ARGUMENT.to_owned(), argument);
         }

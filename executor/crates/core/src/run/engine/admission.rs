@@ -365,6 +365,10 @@ impl Engine {
 
     /// Checks early that a call can have the session that it asks for.
     fn check_session(&self, call: &Call, location: &ToolLocation) -> Result<(), Fault> {
+        // An agent whose policies refuse the tool learns nothing of it.
+        if !self.policies.may_reach(&call.agent, &call.tool) {
+            return Ok(());
+        }
         let tool = match location {
             ToolLocation::Here(loaded) => loaded.usable_tool(&call.tool),
             // A call with a session does not get there.
