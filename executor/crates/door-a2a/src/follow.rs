@@ -8,6 +8,7 @@ use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::{
     DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
 };
+use a2g_http::conversations::{Conversation, ConversationSessions};
 use a2g_http::staged::wait_until_decided;
 use a2g_journal::JournalTask;
 use a2g_types::call::Call;
@@ -77,11 +78,16 @@ fn end_record(
 pub(super) struct Follower {
     executor: Arc<Executor>,
     store: Arc<TaskStore>,
+    sessions: Arc<ConversationSessions>,
 }
 
 impl Follower {
-    pub(super) fn new(executor: Arc<Executor>, store: Arc<TaskStore>) -> Self {
-        Self { executor, store }
+    pub(super) fn new(
+        executor: Arc<Executor>,
+        store: Arc<TaskStore>,
+        sessions: Arc<ConversationSessions>,
+    ) -> Self {
+        Self { executor, store, sessions }
     }
 
     /// Runs a call in a tokio task of its own.
@@ -110,6 +116,8 @@ impl Follower {
     }
 
     async fn run_to_end(&self, handle: &Arc<TaskHandle>, call: Call) {
+        let of_session = Conversation::of_session(&call, &handle.record().task.context_id);
+        let conversation = of_session.as_ref();
         let task = Arc::clone(handle);
         let clock = Arc::clone(self.executor.clock());
         let persistence =
@@ -119,21 +127,22 @@ impl Follower {
         // A claimed call belongs to the executor, so dropping this future does not cancel the run.
         let answer = tokio::select! {
             answer = self.executor.engine.handle_intent(call, sink) => answer,
-            _by = handle.wait_for_stop() => return self.await_end(handle).await,
+            _by = handle.wait_for_stop() => return self.await_end(handle, conversation).await,
         };
         match answer {
             Ok(IntentAnswer { verdict, receipt: Some(receipt) }) => {
+                self.note_receipt(conversation, &receipt);
                 self.finish(handle, &receipt, Some(&verdict)).await;
                 self.follow_changes(handle, &receipt).await;
             }
             Ok(IntentAnswer { verdict, receipt: None }) => {
                 self.prompt(handle, &verdict).await;
-                self.await_end(handle).await;
+                self.await_end(handle, conversation).await;
             }
             // The run has ended; the task ends once the journal has space for the receipt.
             Err(Fault::ReceiptPending { .. }) => {
                 handle.mark_waiting_for_space(self.executor.clock().now());
-                self.await_end(handle).await;
+                self.await_end(handle, conversation).await;
             }
             // Another node may have cancelled it while it waited here.
             Err(fault @ Fault::Refused { blocked_by: BlockedBy::VerdictDenied, .. }) => {
@@ -142,12 +151,25 @@ impl Follower {
                     Ok(None) | Err(_) => self.fail(handle, &fault).await,
                 }
             }
-            Err(fault) => self.fail(handle, &fault).await,
+            Err(fault) => {
+                if let Some(conversation) = conversation {
+                    self.sessions.note_fault(conversation, &fault);
+                }
+                self.fail(handle, &fault).await;
+            }
+        }
+    }
+
+    /// Binds the session of a run to the conversation of its call.
+    fn note_receipt(&self, conversation: Option<&Conversation>, receipt: &Receipt) {
+        if let Some(conversation) = conversation {
+            self.sessions.note_receipt(conversation, receipt);
         }
     }
 
     /// Waits for the end of an intent that another process started, or whose run this future no longer drives.
-    async fn await_end(&self, handle: &Arc<TaskHandle>) {
+    /// `conversation` is that of a call with a session.
+    async fn await_end(&self, handle: &Arc<TaskHandle>, conversation: Option<&Conversation>) {
         let outcome = tokio::select! {
             outcome = self.executor.queries.await_outcome(handle.id) => outcome,
             by = handle.wait_for_stop() => tokio::select! {
@@ -162,6 +184,7 @@ impl Follower {
         let directive_recorded = handle.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => {
+                self.note_receipt(conversation, &receipt);
                 self.finish(handle, &receipt, None).await;
                 drop(directive_recorded);
                 self.follow_changes(handle, &receipt).await;
@@ -350,7 +373,7 @@ impl Follower {
     /// Waits for the end of a task in a tokio task of its own.
     fn follow(self: &Arc<Self>, handle: Arc<TaskHandle>) {
         let follower = Arc::clone(self);
-        self.executor.sessions().spawn(async move { follower.await_end(&handle).await });
+        self.executor.sessions().spawn(async move { follower.await_end(&handle, None).await });
     }
 
     /// Like [`Self::prompt`], for an escalation that an earlier process did not record. The prompt then has no reason.

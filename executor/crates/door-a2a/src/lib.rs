@@ -19,6 +19,7 @@ use a2g_govern::Caller;
 use a2g_govern::Role::{Governor, Operator};
 use a2g_http::A2aSettings;
 use a2g_http::connections::Connection;
+use a2g_http::conversations::ConversationSessions;
 use a2g_http::protocol::{AuthPolicy, ProtocolRouter};
 use a2g_http::transport::events::single_event_response;
 use a2g_http::transport::json::{JsonBody, json_response};
@@ -103,9 +104,16 @@ pub async fn routers(
     let webhooks = poster.map(|poster| TaskWebhooks { poster, dialect });
     let store = Arc::new(TaskStore::new(Arc::clone(&executor), webhooks.clone()).await?);
     let push = Arc::new(Push::new(Arc::clone(&executor), Arc::clone(&store), webhooks));
+    let tool_sessions = Arc::new(ConversationSessions::new(Arc::clone(&executor)));
     let door = Arc::new(A2a {
-        messages: Messages::new(Arc::clone(&executor), settings.door, Arc::clone(&store), Arc::clone(&push)),
-        follower: Arc::new(Follower::new(Arc::clone(&executor), Arc::clone(&store))),
+        messages: Messages::new(
+            Arc::clone(&executor),
+            settings.door,
+            Arc::clone(&store),
+            Arc::clone(&push),
+            Arc::clone(&tool_sessions),
+        ),
+        follower: Arc::new(Follower::new(Arc::clone(&executor), Arc::clone(&store), tool_sessions)),
         other_nodes: Arc::new(OtherNodes::new(Arc::clone(&executor))),
         executor,
         dialect,

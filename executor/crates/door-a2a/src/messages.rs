@@ -5,6 +5,7 @@ use super::record::TaskRecord;
 use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
+use a2g_http::conversations::{Conversation, ConversationSessions};
 use a2g_http::protocol::{DoorSettings, with_caller};
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
@@ -46,6 +47,7 @@ pub(super) struct Messages {
     door: DoorSettings,
     store: Arc<TaskStore>,
     push: Arc<Push>,
+    sessions: Arc<ConversationSessions>,
 }
 
 impl Messages {
@@ -54,8 +56,9 @@ impl Messages {
         door: DoorSettings,
         store: Arc<TaskStore>,
         push: Arc<Push>,
+        sessions: Arc<ConversationSessions>,
     ) -> Self {
-        Self { executor, door, store, push }
+        Self { executor, door, store, push, sessions }
     }
 
     /// The agent that owns the tasks of a caller.
@@ -76,7 +79,15 @@ impl Messages {
         sent: SendParams,
         answered: AnswerTime,
     ) -> Result<AcceptedMessage, Problem> {
-        let SendParams { message, call: tool_call, blocking: _, history: _, accepts, push: webhook } = sent;
+        let SendParams {
+            message,
+            call: tool_call,
+            blocking: _,
+            history: _,
+            accepts,
+            push: webhook,
+            asks_for_session,
+        } = sent;
         let push = webhook
             .map(|config| self.push.complete(*config, "/configuration/pushNotificationConfig/url"))
             .transpose()?;
@@ -112,7 +123,11 @@ impl Messages {
                 let call = with_caller(&self.executor, caller, unchecked)?;
                 let checked = self.executor.engine.check_tool(&call).await;
                 checked.map_err(|fault| tool_call.relocate_fault(fault))?;
-                Some(call)
+                let of_task = existing.as_ref().map(|handle| handle.record().task.context_id.clone());
+                // A message without one begins a conversation of its own.
+                let context = of_task.or_else(|| message.context_id.clone()).unwrap_or_default();
+                let conversation = Conversation::of(caller, &call, &context);
+                Some(Call { session: self.sessions.find(&conversation, asks_for_session), ..call })
             }
         };
         let handle = match existing {

@@ -17,6 +17,7 @@ use super::{A2eShared, PendingRequest};
 use a2g_core::run::{IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::{Caller, Credential};
 use a2g_http::auth::Unauthenticated;
+use a2g_http::conversations::{Conversation, ConversationSessions};
 use a2g_http::protocol::with_caller;
 use a2g_http::staged::staged_state;
 use a2g_runtime::timer_now;
@@ -75,6 +76,8 @@ pub(super) struct Session {
     abandoned: watch::Sender<bool>,
     /// The number of calls that wait or run.
     open: watch::Sender<usize>,
+    /// The sessions of tools that its calls have asked for, which end with it.
+    tool_sessions: ConversationSessions,
 }
 
 struct SessionState {
@@ -106,6 +109,8 @@ struct Queued {
     req_id: String,
     call: Call,
     streaming: bool,
+    conversation: Conversation,
+    asks_for_session: bool,
 }
 
 enum HandshakeError {
@@ -126,6 +131,7 @@ impl Session {
             last_active: timer_now(),
         };
         Arc::new(Self {
+            tool_sessions: ConversationSessions::new(Arc::clone(&shared.executor)),
             shared,
             id: id.into(),
             out: OutgoingQueue::new(owner),
@@ -360,8 +366,16 @@ impl Session {
         charge: Result<Charge, Fault>,
     ) -> Result<(), A2eError> {
         let (caller, agent) = self.authorize_tools(state)?;
-        let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } =
-            tool_call;
+        let ToolCall {
+            intent,
+            session_id,
+            tool_name,
+            arguments,
+            correlation_id,
+            streaming,
+            timeout,
+            asks_for_session,
+        } = tool_call;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` differs from that of this session's `handshake/resp`";
             return Err(A2eError::new(A2eCode::Unauthorized, message).for_capability(TOOLS));
@@ -399,7 +413,9 @@ impl Session {
         let executor = &self.shared.executor;
         let checked = executor.engine.check_tool_locally(&call);
         checked.map_err(|fault| call_failure(&fault, &call.tool, &executor.catalogue.tools()))?;
-        state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
+        let conversation = Conversation::of(&caller, &call, &self.id);
+        let req_id = req_id.to_owned();
+        state.waiting.push_back(Queued { req_id, call, streaming, conversation, asks_for_session });
         self.open.send_replace(state.open());
         Ok(())
     }
@@ -435,7 +451,9 @@ impl Session {
     }
 
     async fn run(self: &Arc<Self>, queued: Queued) {
-        let Queued { req_id, call, streaming } = queued;
+        let Queued { req_id, call, streaming, conversation, asks_for_session } = queued;
+        // Only now: the calls before it may have opened the session.
+        let call = Call { session: self.tool_sessions.find(&conversation, asks_for_session), ..call };
         let intent = call.intent;
         let agent = call.agent.clone();
         let tool = call.tool.clone();
@@ -456,6 +474,7 @@ impl Session {
         };
         match answer {
             Ok(IntentAnswer { verdict: _, receipt: Some(receipt) }) => {
+                self.tool_sessions.note_receipt(&conversation, &receipt);
                 let state = staged_state(&self.shared.executor, &receipt).await;
                 let run = StagedRun { receipt: &receipt, state: state.as_ref() };
                 if streaming {
@@ -475,6 +494,7 @@ impl Session {
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
             Err(fault) => {
+                self.tool_sessions.note_fault(&conversation, &fault);
                 let failure = call_failure(&fault, &tool, &self.shared.executor.catalogue.tools());
                 if let Fault::Internal(detail) = &fault {
                     tracing::error!(%intent, detail, "a call failed with an internal error");

@@ -27,6 +27,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory::Charge;
 use a2g_types::rate_limit::to_whole_units;
+use a2g_types::session::CallSession;
 use a2g_wire::nexus::decode::{
     self, Content, EventHead, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
 };
@@ -508,7 +509,7 @@ impl Nexus {
     }
 
     async fn execute(&self, sender: &MessageSender<'_>, execute: ExecuteCommand) -> RequestResult {
-        let ExecuteCommand { tool, arguments, timeout, context } = execute;
+        let ExecuteCommand { tool, arguments, timeout, context, session } = execute;
         let unchecked = Call {
             door: Door::Nexus,
             agent: sender.agent.clone(),
@@ -522,7 +523,7 @@ impl Nexus {
             charge: sender.charge.clone(),
             parent: None,
             caller_tools: None,
-            session: None,
+            session: session.map(CallSession::from),
         };
         let call = with_caller(&self.executor, sender.caller, unchecked).map_err(execution_failure)?;
         let intent = call.intent.to_string();

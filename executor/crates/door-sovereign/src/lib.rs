@@ -15,6 +15,7 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName};
 use a2g_types::memory::Charge;
 use a2g_types::outcome::Receipt;
+use a2g_types::session::CallSession;
 use a2g_types::tool::Descriptor;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::sovereign::decode::{self, RequestForm, SovereignDecodeError, SovereignRequest};
@@ -176,7 +177,8 @@ impl Sovereign {
         request: SovereignRequest,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, SovereignError> {
-        let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
+        let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints, session } =
+            request;
         let tools = self.executor.catalogue.tools();
         let own = skills::find(&tools, &skill, operation.as_deref());
         let tool = match &own {
@@ -210,7 +212,7 @@ impl Sovereign {
             charge,
             parent: None,
             caller_tools: None,
-            session: None,
+            session: session.map(CallSession::from),
         };
         let intent = call.intent;
         let call = with_caller(&self.executor, &caller, call).map_err(encode_fault)?;

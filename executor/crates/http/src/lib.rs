@@ -11,6 +11,7 @@ mod bare_lf;
 pub mod body;
 pub mod connections;
 mod console_url;
+pub mod conversations;
 pub mod document;
 mod drain_body;
 mod listen;

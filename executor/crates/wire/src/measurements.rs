@@ -16,6 +16,12 @@ pub(crate) fn report(receipt: &Receipt) -> Box<RawValue> {
     a2g::encode::report(receipt)
 }
 
+/// The member `session` of a report; `None` for a run without a session.
+pub(crate) fn session(receipt: &Receipt) -> Option<Value> {
+    let session = a2g::encode::session_turn(receipt)?;
+    serde_json::from_str(session.get()).ok()
+}
+
 /// The member `effects` of a report's `usage`; empty for a run whose file changes took effect at once.
 pub(crate) fn effects(receipt: &Receipt) -> Map<String, Value> {
     #[derive(Deserialize)]

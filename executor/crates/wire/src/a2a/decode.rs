@@ -190,6 +190,8 @@ pub struct SendParams {
     pub accepts: Vec<String>,
     /// A webhook to register for the task.
     pub push: Option<Box<PushConfig>>,
+    /// `true` if the tool shall run in a session of the message's conversation.
+    pub asks_for_session: bool,
 }
 
 /// A tool call inside a message.
@@ -404,7 +406,9 @@ fn decode_message_with_call(field: Field<'_>, mut params: Object<'_>) -> Result<
     let mut configuration = params.read_nullable::<Object<'_>>("configuration")?.unwrap_or_default();
     let pointer = field.pointer().to_owned();
     let message = decode_message(field)?;
+    let asks = |metadata: &Metadata| metadata.get("session") == Some(&Value::Bool(true));
     Ok(SendParams {
+        asks_for_session: [message.metadata.as_ref(), metadata.as_ref()].into_iter().flatten().any(asks),
         call: find_call(&message, metadata.as_ref(), &pointer)?,
         message,
         blocking: configuration.read_nullable("blocking")?.unwrap_or(true),

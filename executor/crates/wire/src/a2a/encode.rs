@@ -239,7 +239,9 @@ pub fn run_metadata(receipt: &Receipt) -> Map<String, Value> {
         "cpu_percent": metrics.cpu_percent(),
         "truncated": receipt.outcome.output.truncated,
     });
-    metadata.as_object().cloned().unwrap_or_default()
+    let mut members = metadata.as_object().cloned().unwrap_or_default();
+    members.extend(measurements::session(receipt).map(|session| ("session".to_owned(), session)));
+    members
 }
 
 /// Returns `true` when a client with these `acceptedOutputModes` accepts the output of a tool. An empty list

@@ -8,6 +8,7 @@ use super::message::{
     ToolListResponse, ToolResult,
 };
 use super::{CAPABILITIES, TOOLS, VERSION, is_tools_capability, tools};
+use crate::measurements;
 use crate::staged::{self, StagedState};
 use crate::strict_json::JsonBounds;
 use crate::to_raw;
@@ -229,6 +230,9 @@ fn run_summary(StagedRun { receipt, state }: StagedRun<'_>) -> Value {
     }
     if let (Some(effects), Some(summary)) = (staged::short_member(receipt, state), summary.as_object_mut()) {
         summary.insert("effects".to_owned(), effects.into());
+    }
+    if let (Some(session), Some(summary)) = (measurements::session(receipt), summary.as_object_mut()) {
+        summary.insert("session".to_owned(), session);
     }
     summary
 }

@@ -299,6 +299,7 @@ proptest! {
                     correlation_id: one.clone(),
                     streaming,
                     timeout,
+                    asks_for_session: false,
                 }),
             ),
         ] {

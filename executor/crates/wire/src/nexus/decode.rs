@@ -13,6 +13,7 @@ use a2g_types::call::Priority;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IdentError, IntentId, ToolName, excerpt};
 use a2g_types::quantity::Timeout;
+use a2g_types::session::SessionRequest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
@@ -120,6 +121,8 @@ pub struct ExecuteCommand {
     pub timeout: Option<Timeout>,
     /// `workflowId` and `agentId`, for the governor.
     pub context: Option<Map<String, Value>>,
+    /// The session in which the tool shall run.
+    pub session: Option<SessionRequest>,
 }
 
 /// The parameters of `events.subscribe`.
@@ -532,6 +535,7 @@ fn decode_execute(parameters: Object<'_>, context: Option<Map<String, Value>>) -
             timeout: parameters
                 .read_nullable_with("timeoutMs", |field| field.quantity(Timeout::from_millis))?,
             context,
+            session: parameters.read_nullable("session")?,
         }))
     })
 }

@@ -5,6 +5,7 @@ use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
     ALGORITHM, DeliveryGuarantee, EVENT_TYPE, EventName, MessageType, ResponseStatus, SignatureScope, VERSION,
 };
+use crate::measurements;
 use crate::staged::{self, StagedState};
 use crate::to_raw;
 use a2g_types::call::Priority;
@@ -295,6 +296,8 @@ pub fn run_report(
         artifacts: Vec<Value>,
         #[serde(skip_serializing_if = "Option::is_none")]
         effects: Option<Map<String, Value>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        session: Option<Value>,
     }
     let Receipt { intent, tool, outcome, .. } = receipt;
     let data = to_raw(&RunReport {
@@ -306,6 +309,7 @@ pub fn run_report(
         result: outcome.end.result(),
         artifacts: outcome.output.artifacts.iter().map(artifact).collect(),
         effects: staged::member(receipt, state),
+        session: measurements::session(receipt),
     });
     let error = fault::receipt_error(receipt);
     let is_in_force = staged::changes_of(receipt).is_none() || state.is_some_and(StagedState::is_in_force);

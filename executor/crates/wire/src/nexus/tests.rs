@@ -236,6 +236,7 @@ fn every_command_and_query_is_read() {
                 arguments: json!({ "a": 1 }).as_object().unwrap().clone(),
                 timeout: Some(Timeout::from_millis(1500).unwrap()),
                 context: None,
+                session: None,
             }),
         ),
         (command("tool.cancel", json!({ "intentId": ID })), Content::Cancel(intent)),

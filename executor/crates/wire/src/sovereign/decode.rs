@@ -5,6 +5,7 @@ use crate::jsonrpc::Id;
 use a2g_types::fault::Fault;
 use a2g_types::ident::excerpt;
 use a2g_types::quantity::Timeout;
+use a2g_types::session::SessionRequest;
 use serde_json::{Map, Value};
 
 /// The form of a request, which its response shares.
@@ -35,6 +36,8 @@ pub struct SovereignRequest {
     pub stream: bool,
     /// The caller's hints.
     pub hints: ContextHints,
+    /// The session in which the tool shall run.
+    pub session: Option<SessionRequest>,
 }
 
 /// `metadata.context_hints`. Hints can only narrow the governor's grant.
@@ -66,10 +69,10 @@ pub struct SovereignDecodeError {
 pub fn request(text: &str) -> Result<SovereignRequest, Box<SovereignDecodeError>> {
     let mut partial = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut partial) {
-        Ok((payload, stream, hints)) => {
+        Ok(RequestBody { payload, stream, hints, session }) => {
             let PartialRequest { form, id, skill, operation } = partial;
             let skill = skill.unwrap_or_default();
-            Ok(SovereignRequest { form, id, skill, operation, payload, stream, hints })
+            Ok(SovereignRequest { form, id, skill, operation, payload, stream, hints, session })
         }
         Err(fault) => {
             let PartialRequest { form, id, skill, operation } = partial;
@@ -86,7 +89,12 @@ struct PartialRequest {
     operation: Option<String>,
 }
 
-type RequestBody = (Map<String, Value>, bool, ContextHints);
+struct RequestBody {
+    payload: Map<String, Value>,
+    stream: bool,
+    hints: ContextHints,
+    session: Option<SessionRequest>,
+}
 
 fn read(text: &str, partial: &mut PartialRequest) -> Result<RequestBody, Fault> {
     let body = Field::parse(text)?;
@@ -123,21 +131,24 @@ fn read(text: &str, partial: &mut PartialRequest) -> Result<RequestBody, Fault> 
     check_agreement("/params/skill", skill.as_deref(), partial.skill.as_deref())?;
     check_agreement("/params/operation", operation.as_deref(), partial.operation.as_deref())?;
     let payload = params.read_nullable("payload")?.unwrap_or_default();
+    let session = params.read_nullable("session")?;
     let (stream, hints) = body.read_nullable_with("metadata", decode_metadata)?.unwrap_or_default();
     require_skill(partial)?;
-    Ok((payload, stream, hints))
+    Ok(RequestBody { payload, stream, hints, session })
 }
 
-/// Decodes `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
+/// Decodes `{skill, action|operation, params|payload, context, request_id, timeout_ms, session}`.
 fn read_legacy(mut body: Object<'_>, partial: &mut PartialRequest) -> Result<RequestBody, Fault> {
     partial.id = body.read_nullable_with("request_id", |id| Id::from_field(&id))?;
     partial.skill = body.read_nullable("skill")?;
     partial.operation = read_either(&mut body, "operation", "action")?;
     let payload = read_either(&mut body, "payload", "params")?.unwrap_or_default();
     let timeout = body.read_nullable_with("timeout_ms", |field| field.quantity(Timeout::from_millis))?;
+    let session = body.read_nullable("session")?;
     body.read_nullable::<Object<'_>>("context")?;
     require_skill(partial)?;
-    Ok((payload, false, ContextHints { timeout, corrects_payload: false }))
+    let hints = ContextHints { timeout, corrects_payload: false };
+    Ok(RequestBody { payload, stream: false, hints, session })
 }
 
 /// Reads a member that has two names; a request may use only one of them.

@@ -8,6 +8,7 @@ use super::message::{
 };
 use super::skills;
 use crate::jsonrpc::Id;
+use crate::measurements;
 use crate::staged::{self, StagedState};
 use crate::to_raw;
 use a2g_types::json::JsonText;
@@ -45,8 +46,12 @@ impl ReplyEncoder {
     /// The response to a finished run, successful or not. `state` is that of the file changes of a staged run.
     #[must_use]
     pub fn report(&self, receipt: &Receipt, state: Option<&StagedState>, tools: &[Descriptor]) -> String {
+        let session = measurements::session(receipt);
         if let Some(failure) = fault::receipt_error(receipt) {
-            return self.failure(&failure);
+            return self.failure(&match session {
+                Some(session) => failure.with_data("session", session),
+                None => failure,
+            });
         }
         let result = receipt.outcome.end.result().cloned().unwrap_or_else(JsonText::null);
         let effects = staged::member(receipt, state);
@@ -58,13 +63,14 @@ impl ReplyEncoder {
                 status_code,
                 data: Some(&result),
                 effects,
+                session,
                 error: None,
                 error_code: None,
                 error_data: None,
             });
         }
         let artifacts = receipt.outcome.output.artifacts.iter().map(artifact).collect();
-        let answer = SuccessResult { success: true, status_code, data: &result, artifacts, effects };
+        let answer = SuccessResult { success: true, status_code, data: &result, artifacts, effects, session };
         let metadata = ResponseMetadata {
             agent_card: Some(agent_card(tools)),
             context_hints: run_hints(receipt),
@@ -85,6 +91,7 @@ impl ReplyEncoder {
                 status_code: &failure.status_code,
                 data: None,
                 effects: None,
+                session: None,
                 error: Some(&failure.message),
                 error_code: Some(failure.code),
                 error_data: Some(&data),

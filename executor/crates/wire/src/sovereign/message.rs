@@ -37,6 +37,9 @@ pub(super) struct SuccessResult<'a> {
     /// The file changes of a staged run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) effects: Option<Map<String, Value>>,
+    /// The turn of the session in which the tool ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -78,6 +81,9 @@ pub(super) struct LegacyResponse<'a> {
     /// The file changes of a staged run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) effects: Option<Map<String, Value>>,
+    /// The turn of the session in which the tool ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -52,7 +52,8 @@ proptest! {
         let timeout = timeout.map(|millis| Timeout::from_millis(millis).unwrap());
         let hints = ContextHints { timeout, corrects_payload };
         let id = id.map(|id| Id::from_text(&id));
-        let expected = SovereignRequest { form, id, skill, operation, payload, stream, hints };
+        let expected =
+            SovereignRequest { form, id, skill, operation, payload, stream, hints, session: None };
         prop_assert_eq!(read(&body.into()).unwrap(), expected);
     }
 
