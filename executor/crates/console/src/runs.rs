@@ -20,6 +20,7 @@ use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::{Layer, rows_set_by};
 use a2g_types::node::NodeName;
 use a2g_types::outcome::{Artifact, DecisionAct, NestedCall, Progress, Receipt, RunOutput, Status, Usage};
+use a2g_types::session::SessionState;
 use a2g_types::verdict::Manifest;
 use a2g_types::visible_text::escape_invisible_lines;
 use axum::extract::{Path, Query, State};
@@ -402,11 +403,23 @@ fn limits(receipt: &Receipt) -> Markup {
                     p { code { (line(&contact.authority)) } ": " (counted(contact.requests, "request")) ", " (counted(contact.sent_bytes, "byte")) " sent, " (counted(contact.received_bytes, "byte")) " received" }
                 }
             }
+            @if let Some(session) = &receipt.session {
+                dt { "Session" }
+                dd { code { (session.handle.short()) "…" } ", turn " (session.turn) ", " (session_state(session.state)) }
+            }
             @if metrics.earlier_runs > 0 {
                 dt { "Process" }
                 dd { "had served " (counted(metrics.earlier_runs, "run")) " of this agent and tool before, under the same grant" }
             }
         }
+    }
+}
+
+/// A session after a turn, as people read it.
+fn session_state(state: SessionState) -> String {
+    match state {
+        SessionState::Kept { idle_seconds } => format!("kept for {idle_seconds} s after the turn"),
+        SessionState::Ended(end) => format!("ended: {}", end.clause()),
     }
 }
 

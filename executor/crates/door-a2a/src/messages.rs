@@ -127,7 +127,8 @@ impl Messages {
                 // A message without one begins a conversation of its own.
                 let context = of_task.or_else(|| message.context_id.clone()).unwrap_or_default();
                 let conversation = Conversation::of(caller, &call, &context);
-                Some(Call { session: self.sessions.find(&conversation, asks_for_session), ..call })
+                let session = self.sessions.find(&conversation, call.intent, asks_for_session);
+                Some(Call { session, ..call })
             }
         };
         let handle = match existing {

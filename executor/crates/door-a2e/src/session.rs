@@ -453,7 +453,8 @@ impl Session {
     async fn run(self: &Arc<Self>, queued: Queued) {
         let Queued { req_id, call, streaming, conversation, asks_for_session } = queued;
         // Only now: the calls before it may have opened the session.
-        let call = Call { session: self.tool_sessions.find(&conversation, asks_for_session), ..call };
+        let session = self.tool_sessions.find(&conversation, call.intent, asks_for_session);
+        let call = Call { session, ..call };
         let intent = call.intent;
         let agent = call.agent.clone();
         let tool = call.tool.clone();

@@ -9,7 +9,7 @@ use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::session::{CallSession, SessionHandle, SessionRequest};
 use parking_lot::Mutex;
@@ -51,7 +51,14 @@ impl Conversation {
 /// The sessions that are bound to conversations. They end when this is dropped.
 pub struct ConversationSessions {
     executor: Arc<Executor>,
-    bound: Mutex<VecDeque<(Conversation, SessionHandle)>>,
+    bound: Mutex<VecDeque<BoundSession>>,
+}
+
+struct BoundSession {
+    conversation: Conversation,
+    handle: SessionHandle,
+    /// The call that opened it, which a repeat asks for a new one as well.
+    opened_by: Option<IntentId>,
 }
 
 impl ConversationSessions {
@@ -61,13 +68,14 @@ impl ConversationSessions {
         Self { executor, bound: Mutex::default() }
     }
 
-    /// The session of the next call in a conversation: the bound one, or a new one if the call asks for one.
+    /// The session of a call in a conversation: the bound one, or a new one if the call asks for one.
     #[must_use]
-    pub fn find(&self, conversation: &Conversation, asks: bool) -> Option<CallSession> {
+    pub fn find(&self, conversation: &Conversation, intent: IntentId, asks: bool) -> Option<CallSession> {
         let bound = self.bound.lock();
-        let found = bound.iter().find(|(of, _)| of == conversation).map(|(_, handle)| *handle);
-        let request = match (found, asks) {
-            (Some(handle), _) => SessionRequest::Continue(handle),
+        let request = match (bound.iter().find(|bound| bound.conversation == *conversation), asks) {
+            // A repeat of that call, which gets the stored answer.
+            (Some(found), true) if found.opened_by == Some(intent) => SessionRequest::New,
+            (Some(found), _) => SessionRequest::Continue(found.handle),
             (None, true) => SessionRequest::New,
             (None, false) => return None,
         };
@@ -78,24 +86,29 @@ impl ConversationSessions {
     pub fn note_receipt(&self, conversation: &Conversation, receipt: &Receipt) {
         let Some(turn) = &receipt.session else { return };
         let mut bound = self.bound.lock();
-        bound.retain(|(of, _)| of != conversation);
+        if bound.iter().any(|bound| bound.handle == turn.handle) {
+            return;
+        }
+        bound.retain(|bound| bound.conversation != *conversation);
         if bound.len() >= MAX_BOUND {
             bound.pop_front();
         }
-        bound.push_back((conversation.clone(), turn.handle));
+        let opened_by = (turn.turn == 1).then_some(receipt.intent);
+        bound.push_back(BoundSession { conversation: conversation.clone(), handle: turn.handle, opened_by });
     }
 
     /// Notes the refusal of a call: a session that is lost is bound no longer.
     pub fn note_fault(&self, conversation: &Conversation, fault: &Fault) {
         if let Fault::Refused { blocked_by: BlockedBy::SessionLost, .. } = fault {
-            self.bound.lock().retain(|(of, _)| of != conversation);
+            self.bound.lock().retain(|bound| bound.conversation != *conversation);
         }
     }
 }
 
 impl Drop for ConversationSessions {
     fn drop(&mut self) {
-        for (Conversation { caller, agent, .. }, handle) in self.bound.lock().drain(..) {
+        for BoundSession { conversation, handle, .. } in self.bound.lock().drain(..) {
+            let Conversation { caller, agent, .. } = conversation;
             self.executor.engine.end_session(handle, &agent, Some(&caller));
         }
     }

@@ -34,13 +34,6 @@ const BUSY: &str = "another turn of this session has not ended: wait for its res
 const OFF: &str =
     "this executor keeps no sessions, because `sessions.max` is 0: send the call without `session`";
 const NESTED: &str = "a call that a run makes cannot have a session: call the tool without `session`";
-const INLINE: &str = "the tool runs on a thread of the server (`executor.isolation`, `executor.inline_tools`), and a \
-     session needs a process: send the call without `session`";
-const NOT_TYPED: &str = "only a typed tool can be called again: send the call without `session`";
-const KEPT_APART: &str = "the file changes of the run are kept apart (`effects` is `atomic` or `staged`), and those of a \
-     session take effect at once: send the call without `session`, or have `effects = \"direct\"` granted";
-const OTHER_GRANT: &str = "the session has ended, because this call is granted something else than the calls before it: \
-     open another one with `new`; nothing of the earlier one is in it";
 
 /// The operator's limits on sessions. By default, there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,6 +111,7 @@ impl Sessions {
 
     /// The number of sessions.
     pub(super) fn count(&self) -> usize {
+        self.end_unusable();
         self.table.lock().sessions.len()
     }
 
@@ -179,7 +173,7 @@ impl Sessions {
         self.check_tool(call, tool)?;
         // Before the session is taken, which goes on without this call.
         if has_own_changes {
-            return Err(refusal(call, BlockedBy::SessionRefused, KEPT_APART));
+            return Err(refused_store_fault(call, SessionRefusal::KeptApart));
         }
         let owner = Owner::of(call, session, tool);
         match session.request {
@@ -450,17 +444,19 @@ fn may_go_on_after(end: &End) -> bool {
 }
 
 /// The refusal of a call whose run cannot have the session that was opened or taken for it.
-pub(super) fn refused_store_fault(call: &Call, reason: &SessionRefusal) -> Fault {
-    match reason {
-        SessionRefusal::Inline => refusal(call, BlockedBy::SessionRefused, INLINE),
-        SessionRefusal::NotTyped => refusal(call, BlockedBy::SessionRefused, NOT_TYPED),
-        SessionRefusal::KeptApart => refusal(call, BlockedBy::SessionRefused, KEPT_APART),
-        SessionRefusal::GrantDiffers => refusal(call, BlockedBy::SessionLost, OTHER_GRANT),
-        SessionRefusal::Ended => refusal(call, BlockedBy::SessionLost, LOST),
-    }
+pub(super) fn refused_store_fault(call: &Call, reason: SessionRefusal) -> Fault {
+    let blocked_by = match reason {
+        SessionRefusal::Inline | SessionRefusal::NotTyped | SessionRefusal::KeptApart => {
+            BlockedBy::SessionRefused
+        }
+        SessionRefusal::GrantDiffers => BlockedBy::SessionLost,
+        // As for any other handle that continues nothing.
+        SessionRefusal::Ended => return refusal(call, BlockedBy::SessionLost, LOST),
+    };
+    refusal(call, blocked_by, &reason.to_string())
 }
 
-/// `true` for a refusal of a session that the same call may not get later.
+/// `true` for a refusal that the same call may not get later.
 pub(super) fn is_for_now(blocked_by: BlockedBy) -> bool {
     matches!(blocked_by, BlockedBy::SessionBusy | BlockedBy::SessionsExhausted)
 }

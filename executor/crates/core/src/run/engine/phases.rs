@@ -290,7 +290,7 @@ impl Turn {
                     Ok(request) => RequestedRun { request, changes, lease },
                     Err(refusal) => {
                         drop((changes, lease));
-                        return Err(claimed.release(refused_store_fault(call, &refusal)).await);
+                        return Err(claimed.release(refused_store_fault(call, refusal)).await);
                     }
                 }
             }
