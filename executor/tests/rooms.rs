@@ -13,7 +13,7 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 25] = [
+const VOCABULARY: [&str; 26] = [
     "json_schema",
     "ident",
     "node",
@@ -27,6 +27,7 @@ const VOCABULARY: [&str; 25] = [
     "log_limiter",
     "error_chain",
     "rate_limit",
+    "session",
     "json",
     "strict_json",
     "call",

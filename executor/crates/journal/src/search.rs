@@ -195,6 +195,7 @@ impl<'a> FoundRun<'a> {
             tool: _,
             durability: _,
             signature: _,
+            session: _,
         } = receipt;
         RunSummary {
             record: from_sqlite_int(self.record),

@@ -464,3 +464,110 @@ pub(super) fn is_for_now(blocked_by: BlockedBy) -> bool {
 fn refusal(call: &Call, blocked_by: BlockedBy, message: &str) -> Fault {
     Fault::Refused { intent: Some(call.intent), risk_score: None, blocked_by, message: message.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_types::call::{Door, Priority};
+    use a2g_types::ident::IntentId;
+    use a2g_types::memory::Charge;
+    use serde_json::Map;
+
+    fn call(agent: &str, caller: &str, request: SessionRequest) -> Call {
+        Call {
+            door: Door::A2g,
+            agent: AgentDid::parse(agent).unwrap(),
+            intent: IntentId::random(),
+            is_new: true,
+            tool: ToolName::parse("t").unwrap(),
+            arguments: Map::new(),
+            context: None,
+            caller_timeout: None,
+            priority: Priority::Normal,
+            charge: Charge::default(),
+            parent: None,
+            caller_tools: None,
+            session: Some(CallSession { request, caller: caller.to_owned() }),
+        }
+    }
+
+    fn owner(call: &Call) -> Owner {
+        Owner {
+            caller: call.session.as_ref().unwrap().caller.clone(),
+            agent: call.agent.clone(),
+            tool: call.tool.clone(),
+            module: Digest::compute(b"t"),
+        }
+    }
+
+    fn sessions() -> Arc<Sessions> {
+        let idle = Duration::from_secs(60);
+        Arc::new(Sessions::new(SessionSettings { max: 3, max_per_agent: 2, idle, max_memory_bytes: 30 }))
+    }
+
+    fn open(sessions: &Arc<Sessions>, agent: &str, bytes: u64) -> Result<SessionLease, BlockedBy> {
+        let call = call(agent, "c", SessionRequest::New);
+        reason(sessions.open(&call, owner(&call), bytes))
+    }
+
+    fn take(
+        sessions: &Arc<Sessions>,
+        agent: &str,
+        caller: &str,
+        handle: SessionHandle,
+    ) -> Result<SessionLease, BlockedBy> {
+        let call = call(agent, caller, SessionRequest::Continue(handle));
+        reason(sessions.take(&call, handle, &owner(&call)))
+    }
+
+    fn reason(turn: Result<OpenTurn, Fault>) -> Result<SessionLease, BlockedBy> {
+        match turn {
+            Ok(turn) => Ok(turn.lease.unwrap()),
+            Err(Fault::Refused { blocked_by, .. }) => Err(blocked_by),
+            Err(fault) => panic!("{fault:?}"),
+        }
+    }
+
+    #[test]
+    fn each_limit_refuses_one_session_more() {
+        let sessions = sessions();
+        let first = open(&sessions, "did:a:x", 10).unwrap();
+        let _second = open(&sessions, "did:a:x", 10).unwrap();
+        let refused = |agent, bytes| open(&sessions, agent, bytes).err();
+        assert_eq!(refused("did:a:x", 1), Some(BlockedBy::SessionsExhausted));
+        assert_eq!(refused("did:a:y", 11), Some(BlockedBy::SessionsExhausted));
+        let third = open(&sessions, "did:a:y", 10).unwrap();
+        assert_eq!(refused("did:a:z", 0), Some(BlockedBy::SessionsExhausted));
+        drop(third);
+        drop(first);
+        assert_eq!(sessions.count(), 1);
+        assert!(open(&sessions, "did:a:x", 10).is_ok());
+    }
+
+    #[test]
+    fn a_turn_has_its_session_alone_and_others_learn_nothing() {
+        let sessions = sessions();
+        let lease = open(&sessions, "did:a:x", 10).unwrap();
+        let refused = |agent, caller, handle| take(&sessions, agent, caller, handle).err();
+        assert_eq!(refused("did:a:x", "c", lease.handle), Some(BlockedBy::SessionBusy));
+        assert_eq!(refused("did:a:x", "d", lease.handle), Some(BlockedBy::SessionLost));
+        assert_eq!(refused("did:a:y", "c", lease.handle), Some(BlockedBy::SessionLost));
+        assert_eq!(refused("did:a:x", "c", SessionHandle::random()), Some(BlockedBy::SessionLost));
+    }
+
+    #[test]
+    fn what_ends_a_session_during_a_turn_is_in_the_report() {
+        let sessions = sessions();
+        let returned = End::Returned(a2g_types::json::JsonText::null());
+        let mut lease = open(&sessions, "did:a:x", 10).unwrap();
+        let turn = lease.settle(&End::ResultNotJson, None);
+        assert_eq!(turn.state, SessionState::Ended(SessionEnd::TurnFailed));
+        assert_eq!(lease.settle(&returned, None).state, SessionState::Ended(SessionEnd::ProcessEnded));
+        let agent = AgentDid::parse("did:a:x").unwrap();
+        assert!(!sessions.end_one(lease.handle, &agent, Some("d")));
+        assert!(sessions.end_one(lease.handle, &agent, Some("c")));
+        assert_eq!(lease.settle(&returned, None).state, SessionState::Ended(SessionEnd::Closed));
+        lease.give_back();
+        assert_eq!(sessions.count(), 0);
+    }
+}
