@@ -391,18 +391,18 @@ impl SessionLease {
             Some(State::Idle(..)) | None => Some(SessionEnd::ProcessEnded),
         };
         drop(table);
-        let reason = match (ended, may_go_on_after(end), store) {
-            (Some(ended), ..) => ended,
-            (None, false, _) => SessionEnd::TurnFailed,
-            (None, true, Some(store)) if store.is_alive() => {
+        let kept = store.and_then(|store| store.after(end)).filter(IdleSession::is_alive);
+        match (ended, kept) {
+            (Some(reason), _) => self.ended(reason),
+            (None, Some(store)) => {
                 self.store = Some(Box::new(store));
                 let idle_seconds = self.sessions.settings.idle.as_secs();
                 let state = SessionState::Kept { idle_seconds };
-                return SessionTurn { handle: self.handle, turn: self.turn, state };
+                SessionTurn { handle: self.handle, turn: self.turn, state }
             }
-            (None, true, _) => SessionEnd::ProcessEnded,
-        };
-        self.ended(reason)
+            (None, None) if is_answer(end) => self.ended(SessionEnd::ProcessEnded),
+            (None, None) => self.ended(SessionEnd::TurnFailed),
+        }
     }
 
     /// Lets the session wait for its next turn. Called once the receipt of this one is stored.
@@ -426,8 +426,8 @@ impl Drop for SessionLease {
     }
 }
 
-/// `true` if a session goes on after a turn that ended so: with a result or the tool's own error.
-fn may_go_on_after(end: &End) -> bool {
+/// `true` for a result or the tool's own error: if the session has ended then, the turn is not the reason.
+fn is_answer(end: &End) -> bool {
     match end {
         End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
         // The changes of a session are never kept apart.
