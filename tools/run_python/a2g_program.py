@@ -1,4 +1,8 @@
-"""Runs one program: its result and standard output, or what went wrong on which line."""
+"""Runs programs: the result and standard output of each, or what went wrong on which line.
+
+A session calls the same instance of this tool again, and its next program has the names of those before it. The first
+program of a session is as the only one of a run.
+"""
 
 import _io
 import ast
@@ -12,13 +16,18 @@ import sys
 import traceback
 import types
 
-PROGRAM = "program.py"
+# The names by which tracebacks tell the programs of a session apart.
+FIRST_PROGRAM = "program.py"
+PROGRAM_NAME = re.compile(r"program(-\d+)?\.py")
+# More than the functions of the last programs are seldom in a traceback.
+MAX_SOURCES = 50
 # More than the executor accepts unless the operator raises its limit.
 MAX_STDOUT_BYTES = 8 << 20
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
 NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
+MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: `del` what is not needed"
 # The numbers of WASI, where 2 is EACCES and 44 is ENOENT: readers would take them for those of Linux.
 ERROR_NUMBER = re.compile(r"(^|Error: )\[Errno \d+\] ")
 SYNTAX_ADVICE = {
@@ -28,7 +37,12 @@ SYNTAX_ADVICE = {
 # The beginnings of lines that are for a shell or a notebook.
 SHELL_LINES = re.compile(r"\s*([!%$]|(pip3?|python3?|uv|conda|apt|apt-get|npm) +[\w-])")
 NO_SHELL = "a program is Python alone, without a shell or the commands of notebooks, and nothing can be installed"
-NOT_KEPT = "a run has nothing of the runs before it, so define or import it in this program"
+NOT_KEPT = (
+    "a run has nothing of the runs before it, so define or import it in this program, or make all calls in one session, "
+    'which begins with "session": "new"'
+)
+NOT_IN_SESSION = "neither this program nor an earlier one of the session defines it"
+RESULT_NOT_KEPT = "each program of a session begins without `result`, so use another name for what is needed later"
 
 
 class Failure(Exception):
@@ -45,8 +59,14 @@ class Captured(io.BufferedIOBase):
     """Standard output in memory, up to a bound."""
 
     def __init__(self):
+        self.clear()
+
+    def clear(self):
         self.content = bytearray()
         self.left_out = 0
+
+    def close(self):
+        """Stays open: what a program made of `sys.stdout`, such as a handler of logging, also serves the next one."""
 
     def writable(self):
         return True
@@ -66,34 +86,53 @@ class Captured(io.BufferedIOBase):
         return f"{text}\n[{self.left_out} bytes more: write them to a file]\n" if self.left_out else text
 
 
+# All programs of a session share these.
+main = types.ModuleType("__main__")
+captured = Captured()
+count = 0
+
+
 def run(code, given, tools, error_type):
     """Runs `code` with `given` as `input`. Returns its result and its standard output, or raises a `Failure`."""
-    captured = Captured()
+    global count
+    count += 1
+    captured.clear()
+    tools._forget_calls()
     stdout = io.TextIOWrapper(captured, encoding="utf-8", errors="backslashreplace", write_through=True)
     body, last = compile_program(code)
-    module = types.ModuleType("__main__")
-    module.__dict__.update(input=given, tools=tools, ToolError=error_type, __file__=PROGRAM)
-    sys.modules["__main__"], sys.modules["tools"] = module, tools
-    sys.argv, sys.stdout, sys.__stdout__ = [PROGRAM], stdout, stdout
+    main.__dict__.pop("result", None)
+    main.__dict__.update(input=given, tools=tools, ToolError=error_type, __file__=program_name(count))
+    sys.modules["__main__"], sys.modules["tools"] = main, tools
+    sys.argv, sys.stdout, sys.__stdout__ = [FIRST_PROGRAM], stdout, stdout
     try:
-        value = execute(body, last, module.__dict__)
+        value = execute(body, last, main.__dict__)
         tools._finish_all()
         stdout.flush()
         flush_files()
     except BaseException as error:
-        raise python_error(error, captured, error_type) from None
+        raise python_error(error, error_type) from None
     return value, captured.text()
+
+
+def program_name(number):
+    """The file name of a program of the session, from 1."""
+    return FIRST_PROGRAM if number == 1 else f"program-{number}.py"
 
 
 def compile_program(code):
     """The code of all statements but a last expression, and of that expression."""
+    name = program_name(count)
     # Tracebacks take the source from here, as there is no such file.
-    linecache.cache[PROGRAM] = (len(code), None, code.splitlines(keepends=True), PROGRAM)
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    if count > MAX_SOURCES:
+        # Without an entry, they would look for the file.
+        oldest = program_name(count - MAX_SOURCES)
+        linecache.cache[oldest] = (0, None, [], oldest)
     try:
-        tree = ast.parse(code, PROGRAM)
+        tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        expression = last and compile(ast.Expression(last.value), PROGRAM, "eval")
-        return compile(tree, PROGRAM, "exec"), expression
+        expression = last and compile(ast.Expression(last.value), name, "eval")
+        return compile(tree, name, "exec"), expression
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise syntax_error(error, code) from None
 
@@ -128,10 +167,11 @@ def syntax_error(error, code):
     return Failure("syntax_error", shorten(f"{kind}: {reason}{at}"), detail(kind, reason, line, text))
 
 
-def python_error(error, captured, tool_error):
+def python_error(error, tool_error):
     kind, reason = type(error).__name__, text_of(error) + advice(error)
     trace = drop_own_frames(error.__traceback__)
-    lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename == PROGRAM]
+    name = program_name(count)
+    lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename == name]
     facts = detail(kind, reason, lines[-1] if lines else None, format_error(error, trace))
     if isinstance(error, tool_error):
         facts["tool_error"] = tool_facts(error)
@@ -145,22 +185,32 @@ def python_error(error, captured, tool_error):
 
 def no_memory():
     """The failure of a program whose result does not fit into memory as text."""
-    kind = MemoryError.__name__
-    return Failure("python_error", f"{kind}: {NO_MEMORY}", detail(kind, NO_MEMORY, None, f"{kind}: {NO_MEMORY}"))
+    kind, reason = MemoryError.__name__, memory_advice()
+    return Failure("python_error", f"{kind}: {reason}", detail(kind, reason, None, f"{kind}: {reason}"))
+
+
+def memory_advice():
+    return NO_MEMORY + (MEMORY_IS_KEPT if count > 1 else "")
 
 
 def advice(error):
     """What to do about an error whose own text does not say it."""
     if isinstance(error, MemoryError) and not error.args:
-        return NO_MEMORY
+        return memory_advice()
     if type(error) is NameError:
-        return f": {NOT_KEPT}"
+        return f": {name_advice(error.name)}"
     name = error.filename if isinstance(error, OSError) else None
     if isinstance(name, str) and not os.path.isabs(name):
         return ": there is no working directory, so use an absolute path"
     if isinstance(error, PermissionError):
         return ": the files that were granted to this run do not include it, or only for reading"
     return ""
+
+
+def name_advice(name):
+    if count == 1:
+        return NOT_KEPT
+    return RESULT_NOT_KEPT if name == "result" else NOT_IN_SESSION
 
 
 def tool_facts(error):
@@ -190,7 +240,7 @@ def without_number(text):
 
 
 def drop_own_frames(trace):
-    while trace and trace.tb_frame.f_code.co_filename != PROGRAM:
+    while trace and trace.tb_frame.f_code.co_filename != program_name(count):
         trace = trace.tb_next
     return trace
 
@@ -211,7 +261,7 @@ def show_program_only(summary):
     """Leaves out the frames of this tool, and the source of libraries, which is no file here."""
     frames = [frame for frame in summary.stack if not os.path.basename(frame.filename).startswith("a2g_")]
     summary.stack = traceback.StackSummary.from_list(
-        frame if frame.filename == PROGRAM else without_source(frame) for frame in frames
+        frame if PROGRAM_NAME.fullmatch(frame.filename) else without_source(frame) for frame in frames
     )
     chained = (summary.__cause__, summary.__context__, *(summary.exceptions or ()))
     for one in filter(None, chained):

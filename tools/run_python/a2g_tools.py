@@ -7,6 +7,7 @@ from a2g_json import NotJson, encode
 
 
 USE_RESULT = "use its .result()"
+ENDED = "the call ended with the program that started it: make it again"
 
 
 class ToolError(Exception):
@@ -149,6 +150,14 @@ class Tools:
         number = self._calls.start(name, arguments)
         handle = self._waiting[number] = self._untaken[number] = Handle(self, name, number)
         return handle
+
+    def _forget_calls(self):
+        """Forgets the calls of an earlier program of the session, which ended with it. Their numbers are given again."""
+        for handle in self._waiting.values():
+            error = ToolError(handle.tool, "unknown_call", ENDED)
+            handle._outcome = lambda error=error: throw(error)
+        self._waiting.clear()
+        self._untaken.clear()
 
     def _finish_all(self):
         """Waits for the calls that the program started and did not wait for. Raises the error of the first that failed."""

@@ -19,8 +19,9 @@ DESCRIPTION = (
     "Runs a Python program in a sandbox, with the whole standard library and no other packages, with files by absolute "
     "paths, and with other tools: tools.NAME(argument=...) calls one and returns its result, tools.parallel([...]) calls "
     "several at once, tools.list() and tools.describe(name) say which there are. There are no threads, processes and "
-    "sockets, and nothing is kept between two runs. Returns the variable `result`, or else the value of the last "
-    "expression, and what was printed."
+    "sockets. Variables, imports and open files stay for a later call only in a session: call with session \"new\", and "
+    "then with the handle that it returns. Returns the variable `result`, or else the value of the last expression, and "
+    "what was printed."
 )
 SCHEMA = {
     "type": "object",
@@ -54,11 +55,14 @@ class WitWorld(wit_world.WitWorld):
             raise Err(ToolError("result_not_json", str(error), None)) from None
 
 
+TOOLS = a2g_tools.Tools(calls, Err)
+
+
 def run(arguments):
-    # A generator that was seeded while the component was made would repeat itself in every run.
-    random.seed()
-    tools = a2g_tools.Tools(calls, Err)
-    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
+    if a2g_program.count == 0:
+        # A generator that was seeded while the component was made would repeat itself in every run.
+        random.seed()
+    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
         result = a2g_json.encode(value, "result")
         text = f'{{"result": {result}, "stdout": {json.dumps(stdout, ensure_ascii=False)}}}'

@@ -1,6 +1,7 @@
 """Tests of run_python's own modules under the machine's Python, with a fake of the interface `calls`."""
 
 import dataclasses
+import importlib
 import json
 import math
 import unittest
@@ -73,14 +74,18 @@ Refusal = Record(code="denied", message="the policy refuses it", detail='{"inten
 ECHO = Record(name="echo", description="Returns its arguments.", arguments_schema='{"type": "object"}')
 
 
-class Programs(unittest.TestCase):
+class Started(unittest.TestCase):
     def setUp(self):
+        # As a new instance of the tool has it.
+        importlib.reload(a2g_program)
         self.calls = OneByOne()
         self.tools = a2g_tools.Tools(self.calls, Err)
 
     def run_program(self, code):
         return a2g_program.run(code, None, self.tools, a2g_tools.ToolError)[0]
 
+
+class Programs(Started):
     def test_a_tool_is_a_function_with_named_arguments_or_one_dict(self):
         for code in ('tools.echo(a=1)', 'tools.echo({"a": 1})', 'tools["echo"](a=1)', 'tools.call("echo", {"a": 1})'):
             self.assertEqual(self.run_program(code), {"a": 1}, code)
@@ -158,6 +163,7 @@ except ToolError as error:
             ("pip install requests", "nothing can be installed (line 1)"),
             ("open('data.csv')", "there is no working directory, so use an absolute path"),
         ]:
+            self.setUp()
             with self.assertRaises(a2g_program.Failure, msg=code) as failed:
                 self.run_program(code)
             self.assertIn(words, failed.exception.message)
@@ -166,6 +172,55 @@ except ToolError as error:
         self.assertEqual(self.run_program("[one['name'] for one in tools.list()]"), ["echo"])
         self.assertEqual(self.run_program("tools.describe('echo')['arguments']"), {"type": "object"})
         self.assertIn("echo", dir(self.tools))
+
+
+class Sessions(Started):
+    """Programs that follow each other in one instance of the tool."""
+
+    def failure(self, code):
+        with self.assertRaises(a2g_program.Failure, msg=code) as failed:
+            self.run_program(code)
+        return failed.exception
+
+    def test_names_stay_also_of_a_program_that_failed(self):
+        self.run_program("import math\nx = 1\ndef half(n):\n    return n / x")
+        self.assertEqual(self.run_program("math.floor(half(2.5))"), 2)
+        self.failure("x = 2\n1 / 0")
+        self.assertEqual(self.run_program("half(2)"), 1)
+        self.run_program("import pickle\nclass A: pass\nkept = pickle.dumps(A())")
+        self.assertTrue(self.run_program("type(pickle.loads(kept)) is A"))
+
+    def test_result_input_and_standard_output_are_those_of_each_program(self):
+        run = lambda code, given: a2g_program.run(code, given, self.tools, a2g_tools.ToolError)
+        self.assertEqual(run("print(input)\nresult = 1", "a"), (1, "a\n"))
+        self.assertEqual(run("input", "b"), ("b", ""))
+        self.assertEqual(run("pass", None), (None, ""))
+        self.assertIn("begins without `result`", self.failure("result + 1").message)
+        run("import sys\nprint_to = sys.stdout\nsys.stdout.close()", None)
+        self.assertEqual(run("print('late', file=print_to)", None), (None, "late\n"))
+
+    def test_errors_tell_programs_apart(self):
+        self.run_program("def half(n):\n    return n / 0")
+        failed = self.failure("\n\nhalf(1)")
+        self.assertEqual((failed.message, failed.detail["line"]), ("ZeroDivisionError: division by zero (line 3)", 3))
+        self.assertIn('File "program-2.py", line 3', failed.detail["traceback"])
+        self.assertIn('File "program.py", line 2, in half\n    return n / 0', failed.detail["traceback"])
+        self.assertIn('File "program-3.py", line 1', self.failure("x = (").detail["traceback"])
+        self.assertIn("nor an earlier one of the session", self.failure("x").message)
+
+    def test_the_sources_of_earlier_programs_are_bounded(self):
+        self.run_program("def half(n):\n    return n / 0")
+        for _ in range(a2g_program.MAX_SOURCES):
+            self.run_program("1")
+        trace = self.failure("half(1)").detail["traceback"]
+        self.assertIn('File "program.py", line 2, in half\n', trace)
+        self.assertNotIn("return n / 0", trace)
+
+    def test_calls_end_with_their_program(self):
+        self.failure("call = tools.start.echo(n=1)\n1 / 0")
+        self.calls.started.clear()
+        self.assertEqual(self.run_program("tools.start.echo(n=2).result()"), {"n": 2})
+        self.assertIn("the call ended with the program that started it", self.failure("call.result()").message)
 
 
 class Json(unittest.TestCase):
