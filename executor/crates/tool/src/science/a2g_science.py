@@ -103,7 +103,8 @@ def refuse_threads(*_, **__):
     raise RuntimeError(NO_THREADS)
 
 
-def main():
+def prepare():
+    """Replaces what cannot work."""
     import _thread
 
     _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse_threads
@@ -111,6 +112,10 @@ def main():
     sys.meta_path.append(Missing)
     sys.flags = Flags()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", MPLBACKEND="agg", MPLCONFIGDIR="/tmp/matplotlib")
+
+
+def main():
+    interpreter_main = sys.modules["__main__"]
     try:
         result = run(json.loads(a2g_door.arguments()))
     except a2g_program.Failure as failure:
@@ -121,16 +126,24 @@ def main():
         a2g_door.fail(error.value.code, error.value.message, error.value.detail)
     else:
         a2g_door.finish(result)
+    finally:
+        # The interpreter runs the next call of a session in this module, and not among the names of the programs.
+        sys.modules["__main__"] = interpreter_main
+
+
+TOOLS = a2g_tools.Tools(a2g_door, a2g_door.Err)
+# The names of artifacts that are figures, until they are sent.
+saved_figures = set()
 
 
 def run(arguments):
-    tools = a2g_tools.Tools(a2g_door, a2g_door.Err)
-    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
+    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
         save_figures()
         result = a2g_json.encode(None if is_drawing(value) else plain_or_same(value), "result")
         parts = [f'"result": {result}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
         names = send_artifacts()
+        close_figures()
         if names:
             parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
     except MemoryError:
@@ -212,20 +225,35 @@ def extension(name):
 def save_figures():
     """Each figure that is still open becomes an artifact, unless the program wrote pictures itself."""
     pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None or any(extension(name) in PICTURES for _, name, _ in a2g_files.artifacts()):
+    new = {name for _, name, _ in a2g_files.new_artifacts()}
+    if pyplot is None or any(extension(name) in PICTURES for name in new - saved_figures):
         return
     for number in pyplot.get_fignums():
-        pyplot.figure(number).savefig(f"{a2g_files.ARTIFACTS}/figure-{number}.png")
+        name = f"figure-{number}.png"
+        pyplot.figure(number).savefig(f"{a2g_files.ARTIFACTS}/{name}")
+        saved_figures.add(name)
+
+
+def close_figures():
+    """Closes the figures of this program: the next one of a session begins its own."""
+    saved_figures.clear()
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close("all")
 
 
 def send_artifacts():
-    """The names of the files below /artifacts, which are sent."""
+    """The names of the files below /artifacts that no earlier program of the session has sent as they are; they are sent."""
     names = []
-    for _, name, content in a2g_files.artifacts():
+    for _, name, content in a2g_files.new_artifacts():
         media_type = MEDIA_TYPES.get(extension(name), "application/octet-stream")
         size = content.size()
         for start in range(0, max(size, 1), CHUNK_BYTES):
             end = start + CHUNK_BYTES
             a2g_door.artifact(name, media_type, content.read(start, end), end >= size)
+        content.is_sent = True
         names.append(name)
     return names
+
+
+prepare()

@@ -29,11 +29,12 @@ class Own:
         exec(compile(source, f"{module.__name__}.py", "exec"), module.__dict__)
 
 
-sys.meta_path.insert(0, Own)
+if "a2g_science" not in sys.modules:
+    # Once: the later calls of a session find the modules.
+    sys.meta_path.insert(0, Own)
+    import a2g_files
 
-import a2g_files
-
-a2g_files.install(LIBRARY_BYTES, read)
+    a2g_files.install(LIBRARY_BYTES, read)
 
 import a2g_science
 

@@ -575,6 +575,8 @@ fn invoke(interpreter: &Interpreter, program: TextRange) -> Function {
     let finished = interpreter.added_global(Global::Finished);
     let mut function = Function::new([(2, ValType::I32)]);
     let mut code = function.instructions();
+    // The result of the last call of a session, which the host has read.
+    code.global_get(finished).call(interpreter.moved(interpreter.free)).i32_const(0).global_set(finished);
     code.local_get(ARGUMENTS).global_set(interpreter.added_global(Global::Arguments));
     code.local_get(LENGTH).global_set(interpreter.added_global(Global::ArgumentsLength));
     code.i32_const(operand(program.length)).call(interpreter.moved(interpreter.allocate)).local_tee(SOURCE);
@@ -585,6 +587,9 @@ fn invoke(interpreter: &Interpreter, program: TextRange) -> Function {
         .i32_const(operand(program.length))
         .call(interpreter.moved(interpreter.turn))
         .drop();
+    // An empty value has no memory.
+    code.local_get(LENGTH).if_(BlockType::Empty).local_get(ARGUMENTS);
+    code.call(interpreter.moved(interpreter.free)).end();
     // The program has written to standard error why it set no result.
     code.global_get(finished).i32_eqz().if_(BlockType::Empty).unreachable().end();
     code.global_get(finished).i32_const(HEADER_BYTES).i32_add().local_set(TEXT);
