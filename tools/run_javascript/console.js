@@ -18,6 +18,11 @@ export class Stdout {
     this.#overflow = overflow;
   }
 
+  clear() {
+    this.#chunks = [];
+    this.#size = this.#leftOut = 0;
+  }
+
   write(text) {
     if (this.#size + text.length <= MAX_STDOUT_CHARS) {
       this.#chunks.push(text);

@@ -18,6 +18,13 @@ export class Loop {
     this.#calls = calls;
   }
 
+  /** Forgets the timers that an earlier program of the session left, and its calls, which ended with it. */
+  forgetAll() {
+    this.#outstanding.clear();
+    this.#ignored.clear();
+    this.#timers.clear();
+  }
+
   /** Starts a call, which runs from now on. Returns a promise of its outcome. */
   start(name, argumentsText) {
     const number = this.#calls.start(name, argumentsText);

@@ -1,12 +1,13 @@
-// Runs one program: its result and standard output, or what went wrong on which line.
+// Runs programs: the result and standard output of each, or what went wrong on which line. A session calls the same
+// instance of this tool again, and its next program has what those before it have made.
 import { makeConsole, inspect, Stdout } from "./console.js";
 import { encode, NotJson } from "./json.js";
+import { Kept } from "./kept.js";
 import { returnLastExpression } from "./last_expression.js";
 import { Loop } from "./loop.js";
-import { hideOwnFrames, LINES_BEFORE, traceback, userFrames } from "./stack.js";
+import { addProgram, hideOwnFrames, isContinued, LINES_BEFORE, programName, traceback, userFrames } from "./stack.js";
 import { makeTools, ToolError } from "./tools.js";
 
-const AsyncFunction = (async () => {}).constructor;
 const MAX_MESSAGE_CHARS = 2000;
 const MAX_TRACEBACK_CHARS = 8000;
 const MAX_STDOUT_TAIL_CHARS = 1000;
@@ -18,7 +19,11 @@ const NO_THREADS =
 const NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts";
 const NO_MODULES =
   "run_javascript has no modules, and nothing can be installed: use the globals of JavaScript, fs and tools";
-const NOT_KEPT = "a run has nothing of the runs before it, so define it in this program";
+const MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: set what is not needed to null";
+const NOT_KEPT =
+  "a run has nothing of the runs before it, so define it in this program, or make all calls in one session, which " +
+  'begins with "session": "new"';
+const NOT_IN_SESSION = "neither this program nor an earlier one of the session defines it";
 const NOT_NODE = "run_javascript is no Node.js and no browser: use the globals of JavaScript, fs and tools";
 const OF_OTHER_HOSTS = new Set(
   "process Buffer global module exports __dirname __filename window document navigator localStorage Deno Bun".split(" "),
@@ -33,36 +38,51 @@ export class Failure extends Error {
   }
 }
 
-/**
- * Runs `code` with `input`. `host` has `calls`, `fs`, `log(level, line)` and `overflow(text)`.
- * Returns the result as JSON text, or throws a `Failure`.
- */
-export async function run(code, input, host) {
-  const loop = new Loop(host.calls);
-  const stdout = new Stdout(host.overflow);
-  const program = compile(code);
-  setGlobals({ input, fs: host.fs, tools: makeTools(host.calls, loop), ToolError });
-  setGlobals({ console: makeConsole(stdout, host.log) });
-  setTimers(loop);
-  let value;
-  try {
-    value = await loop.run(program());
-    if (loop.hasIgnoredCalls()) {
-      // Checked before the calls end: a promise in the result is reported, and not the failure of its call.
-      toResult(value);
-      await loop.finishCalls();
-    }
-  } catch (error) {
-    throw error instanceof Failure ? error : toFailure(error, stdout.text());
-  }
-  return `{"result": ${toResult(value)}, "stdout": ${JSON.stringify(stdout.text())}}`;
-}
+/** The programs of a session, or the only one of a run. */
+export class Programs {
+  #kept = new Kept();
+  #loop;
+  #stdout;
+  #globals;
 
-function compile(code) {
-  try {
-    return new AsyncFunction(returnLastExpression(code));
-  } catch (error) {
-    throw syntaxFailure(code, error);
+  /** `host` has `calls`, `fs`, `log(level, line)` and `overflow(text)`. */
+  constructor(host) {
+    this.#loop = new Loop(host.calls);
+    this.#stdout = new Stdout(host.overflow);
+    const console = makeConsole(this.#stdout, host.log);
+    const timers = makeTimers(this.#loop);
+    this.#globals = { fs: host.fs, tools: makeTools(host.calls, this.#loop), ToolError, console, ...timers };
+  }
+
+  /** Runs `code` with `input`. Returns its result as JSON text, or throws a `Failure`. */
+  async run(code, input) {
+    const [loop, stdout] = [this.#loop, this.#stdout];
+    loop.forgetAll();
+    stdout.clear();
+    this.#kept.publish();
+    const program = this.#compile(code);
+    setGlobals({ input, ...this.#globals });
+    let value;
+    try {
+      value = await loop.run(program());
+      if (loop.hasIgnoredCalls()) {
+        // Checked before the calls end: a promise in the result is reported, and not the failure of its call.
+        toResult(value);
+        await loop.finishCalls();
+      }
+    } catch (error) {
+      throw error instanceof Failure ? error : toFailure(error, stdout.text());
+    }
+    return `{"result": ${toResult(value)}, "stdout": ${JSON.stringify(stdout.text())}}`;
+  }
+
+  #compile(code) {
+    const emptyLines = addProgram(code);
+    try {
+      return this.#kept.compile(code, returnLastExpression(code), emptyLines);
+    } catch (error) {
+      throw syntaxFailure(code, error, emptyLines);
+    }
   }
 }
 
@@ -81,13 +101,13 @@ function setGlobals(values) {
   }
 }
 
-function setTimers(loop) {
+function makeTimers(loop) {
   const start = (repeats) => (action, delay, ...values) => {
     if (typeof action !== "function") throw new TypeError("a timer takes a function");
     return loop.addTimer(() => action(...values), delay, repeats);
   };
   const stop = (number) => loop.removeTimer(number);
-  setGlobals({ setTimeout: start(false), setInterval: start(true), clearTimeout: stop, clearInterval: stop });
+  return { setTimeout: start(false), setInterval: start(true), clearTimeout: stop, clearInterval: stop };
 }
 
 /** Replaces what cannot work with what says so, and what would show this tool's own files. */
@@ -103,26 +123,31 @@ export function prepare() {
   setGlobals({ Worker: refusing(NO_THREADS), SharedWorker: refusing(NO_THREADS), require: refusing(NO_MODULES) });
 }
 
-function syntaxFailure(code, error) {
+function syntaxFailure(code, error, emptyLines) {
   const [kind, text, lines] = [String(error.name), textOf(error), code.split("\n")];
   const reason = /^(?:import|export) declarations/.test(text) ? `${text}: ${NO_MODULES}` : text;
   // Of an error at the end of the program, the engine tells the line of what it puts there.
-  const line = error.lineNumber ? Math.min(Math.max(error.lineNumber - LINES_BEFORE, 1), lines.length) : null;
+  const line = error.lineNumber ? lineWithin(error.lineNumber - LINES_BEFORE - emptyLines, lines.length) : null;
   const place = line === null ? "" : ` (line ${line})`;
-  const source = line === null ? "" : `  program.js, line ${line}\n    ${lines[line - 1].trim()}\n`;
+  const source = line === null ? "" : `  ${programName()}, line ${line}\n    ${lines[line - 1].trim()}\n`;
   const facts = detail(kind, reason, line, `${source}${kind}: ${reason}`);
   return new Failure("syntax_error", shorten(`${kind}: ${reason}${place}`), facts);
 }
 
+function lineWithin(line, lines) {
+  return Math.min(Math.max(line, 1), lines);
+}
+
 function toFailure(thrown, stdout) {
   // The engine throws this text, as it has no room for an error.
-  const error = thrown === "out of memory" ? new RangeError(NO_MEMORY) : thrown;
+  const isFull = thrown === "out of memory";
+  const error = isFull ? new RangeError(NO_MEMORY + (isContinued() ? MEMORY_IS_KEPT : "")) : thrown;
   const isError = error instanceof Error || error instanceof DOMException;
   const kind = isError ? String(error.name) : "uncaught";
   const reason = isError ? textOf(error) : inspect(error);
   const frames = isError ? userFrames(error) : [];
   const title = shorten(reason === "" ? kind : `${kind}: ${reason}`);
-  const line = frames[0]?.line ?? null;
+  const line = frames.find(({ isOfThis }) => isOfThis)?.line ?? null;
   const message = line === null ? title : `${title} (line ${line})`;
   const facts = detail(kind, reason, line, traceback(title, frames));
   if (error instanceof ToolError) facts.tool_error = toolFacts(error);
@@ -144,7 +169,9 @@ function textOf(error) {
     const text = String(error.message);
     if (text.startsWith("Error loading module")) return NO_MODULES;
     const missing = error instanceof ReferenceError && /^(\S+) is not defined$/.exec(text);
-    return missing ? `${text}: ${OF_OTHER_HOSTS.has(missing[1]) ? NOT_NODE : NOT_KEPT}` : text;
+    if (!missing) return text;
+    const notDefined = isContinued() ? NOT_IN_SESSION : NOT_KEPT;
+    return `${text}: ${OF_OTHER_HOSTS.has(missing[1]) ? NOT_NODE : notDefined}`;
   } catch {
     return "(its text cannot be made)";
   }

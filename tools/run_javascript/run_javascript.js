@@ -3,14 +3,15 @@ import * as calls from "a2g:tool/calls@0.2.0";
 import { log } from "a2g:tool/host@0.2.0";
 import { getDirectories } from "wasi:filesystem/preopens@0.2.10";
 import { makeFiles } from "./files.js";
-import { Failure, prepare, run } from "./program.js";
+import { Failure, prepare, Programs } from "./program.js";
 
 const DESCRIPTION =
   "Runs a JavaScript program in a sandbox, with the language and no modules, with files by absolute paths (fs has " +
   "read, write, list and stat), and with other tools: await tools.NAME({ argument: ... }) calls one and returns its " +
   "result, await Promise.all([...]) calls several at once, tools.list() and tools.describe(name) say which there are. " +
-  "There are no threads, processes and sockets, and nothing is kept between two runs. Returns what the program " +
-  "returns, or else the value of its last expression, and what it printed with console.log.";
+  "There are no threads, processes and sockets. Variables and functions stay for a later call only in a session: call " +
+  'with session "new", and then with the handle that it returns. Returns what the program returns, or else the value of ' +
+  "its last expression, and what it printed with console.log.";
 const SCHEMA = {
   type: "object",
   properties: {
@@ -28,6 +29,7 @@ const SCHEMA = {
 const overflow = console.log.bind(console);
 
 prepare();
+const programs = new Programs({ calls, log, overflow, fs: makeFiles(getDirectories) });
 
 export function describe() {
   return {
@@ -41,7 +43,7 @@ export function describe() {
 export async function invoke(text) {
   const { code, input = null } = JSON.parse(text);
   try {
-    return await run(code, input, { calls, log, overflow, fs: makeFiles(getDirectories) });
+    return await programs.run(code, input);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     const detail = error.detail === null ? undefined : JSON.stringify(error.detail);

@@ -6,7 +6,8 @@ const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}.js`));
 const { returnLastExpression } = await load("last_expression");
 const { encode } = await load("json");
 const { makeFiles } = await load("files");
-const { run } = await load("program");
+const { declaredNames } = await load("kept");
+const { Programs } = await load("program");
 const { setTimeout: later } = globalThis;
 
 /** Calls that end in reverse order, the last that was started first. */
@@ -29,22 +30,22 @@ class OneByOne {
 const REFUSAL = { code: "denied", message: "the policy refuses it", detail: '{"intent_id":"i"}' };
 const [print, native] = [console.log, console];
 
-async function program(code, calls = new OneByOne()) {
-  try {
-    const text = await run(code, null, { calls, fs: {}, log() {}, overflow() {} });
-    return { ...JSON.parse(text), waits: calls.waits };
-  } finally {
-    globalThis.console = native;
-    globalThis.setTimeout = later;
-  }
+/** A function that runs programs one after the other in one instance of the tool. */
+function session(calls = new OneByOne()) {
+  const programs = new Programs({ calls, fs: {}, log() {}, overflow() {} });
+  return async (code, input = null) => {
+    try {
+      return { ...JSON.parse(await programs.run(code, input)), waits: calls.waits };
+    } finally {
+      globalThis.console = native;
+      globalThis.setTimeout = later;
+    }
+  };
 }
 
-async function failure(code) {
-  return program(code).then(
-    (value) => assert.fail(JSON.stringify(value)),
-    (error) => error,
-  );
-}
+const program = (code) => session()(code);
+const failed = (run) => run.then((value) => assert.fail(JSON.stringify(value)), (error) => error);
+const failure = (code) => failed(program(code));
 
 const tests = {
   async "a tool is a function that takes one object"() {
@@ -104,7 +105,6 @@ const tests = {
     assert.match((await failure('await tools.echo("a")')).message, /takes one object, as in tools.echo\({ path/);
     assert.match((await failure("await tools.echo({a: [1n]})")).message, /tools.echo: arguments.a\[0\] is a BigInt/);
     assert.match((await failure("await new Promise(() => {})")).message, /nothing can settle/);
-    assert.match((await failure("x + 1")).message, /x is not defined: a run has nothing of the runs before it/);
     assert.match((await failure("Deno.cwd()")).message, /Deno is not defined: run_javascript is no Node.js/);
   },
 
@@ -117,6 +117,52 @@ const tests = {
     assert.deepEqual((await program(code)).result, ["first", "i", "i"]);
     const failed = await failure('setTimeout(() => { throw new TypeError("late") }); await new Promise(() => {})');
     assert.equal(failed.message, "TypeError: late");
+  },
+
+  "the names that a program declares at its top level are found"() {
+    const cases = [
+      ["1 + a", ""],
+      ["let a = 1, b;\nconst c = 2; var d", "a b c d"],
+      ["const { a, b: [c], ...d } = x; let [e = f] = y", "a c d e"],
+      ["function a(b) { let c; }\nasync function d() {}\nfunction* e() {}\nclass f { g() {} }", "a d e f"],
+      ["{ let a; var b; function c() {} }\nfor (const d of []) { var e }\ntry {} catch (f) {}", "b e"],
+      ["// let a\n'let b'; `let c ${(() => { let d })()}`; /let e/", ""],
+      ["let \u00fc = 'it\u2019s \u201cx\u201d'", "\u00fc"],
+      ["'use strict'; let a = 1 // let b", "a"],
+    ];
+    for (const [code, names] of cases) assert.equal(declaredNames(code).sort().join(" "), names, code);
+  },
+
+  async "declarations stay for the next program of a session"() {
+    const run = session();
+    await run("let s1n = 1; const s1list = [1]; function s1up() { return ++s1n } class S1 { two() { return 2 } } s1free = 5");
+    assert.deepEqual((await run("[s1up(), s1n, s1list, new S1().two(), s1free]")).result, [2, 2, [1], 2, 5]);
+    assert.deepEqual((await run("s1n = 10; s1list.push(2); [s1up(), s1list, typeof s1none]")).result, [11, [1, 2], "undefined"]);
+    assert.match((await failed(run("s1list = []"))).message, /TypeError: /);
+    await failed(run("let s1kept = 1, s1n = 20; null.x; let s1late = 2"));
+    assert.deepEqual((await run("[s1kept, s1n, s1up(), typeof s1late]")).result, [1, 20, 12, "undefined"]);
+    assert.equal((await run("'use strict'; var s1strict = (function () { return this })(); s1strict === undefined")).result, true);
+    assert.equal((await run("s1strict === undefined && (function () { return this })() === globalThis")).result, true);
+    assert.match((await failed(run("s1late"))).message, /nor an earlier one of the session defines it/);
+    assert.deepEqual((await run("const JSON = 1, fs = 2; JSON")).result, 1);
+    assert.deepEqual((await run("[typeof JSON.parse, typeof fs]")).result, ["function", "object"]);
+  },
+
+  async "input, standard output and timers are those of each program"() {
+    const run = session();
+    const first = await run("console.log(input); setTimeout(() => console.log('late'), 1); var s2log = console.log; 1", "a");
+    assert.deepEqual([first.result, first.stdout], [1, "a\n"]);
+    const next = await run("s2log(input); await new Promise((done) => setTimeout(done, 20))", "b");
+    assert.deepEqual([next.result, next.stdout], [null, "b\n"]);
+  },
+
+  async "calls end with their program"() {
+    const calls = new OneByOne();
+    const run = session(calls);
+    await failed(run("var s3call = tools.echo({ n: 1 }); null.x"));
+    calls.started.length = 0;
+    assert.deepEqual((await run("await tools.echo({ n: 2 })")).result, { n: 2 });
+    assert.match((await failed(run("await s3call"))).message, /nothing can settle/);
   },
 
   "the value of a last expression is returned"() {
