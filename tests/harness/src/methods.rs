@@ -26,7 +26,7 @@ pub trait Transport {
 }
 
 /// All methods of the door.
-const METHODS: [&str; 19] = [
+const METHODS: [&str; 20] = [
     "a2g/cancel",
     "a2g/commit",
     "a2g/discard",
@@ -37,6 +37,7 @@ const METHODS: [&str; 19] = [
     "a2g/register",
     "a2g/report",
     "a2g/resume",
+    "a2g/session/end",
     "a2g/status",
     "a2g/stop",
     "a2g/stops",

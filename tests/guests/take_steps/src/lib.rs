@@ -3,11 +3,12 @@
 
 use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::{StartedCall, Tools};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirEntry, File, OpenOptions, ReadDir};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The time between two looks at a file that is waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -21,6 +22,20 @@ struct TakeSteps {
     /// The grant that the governor of the tests gives to this call.
     #[serde(default, rename = "grant")]
     _grant: Value,
+}
+
+/// All that stays for the next call of a session.
+struct Kept {
+    texts: Vec<String>,
+    files: BTreeMap<String, File>,
+    memory: Vec<Vec<u8>>,
+}
+
+static KEPT: Mutex<Kept> =
+    Mutex::new(Kept { texts: Vec::new(), files: BTreeMap::new(), memory: Vec::new() });
+
+fn kept() -> MutexGuard<'static, Kept> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The reason why a step brought nothing.
@@ -146,6 +161,35 @@ impl Walk<'_> {
                 call.wait().map_err(Failure::Call)
             }
             "all" => self.call_all(step),
+            // What stays for the next call of a session. Brings all texts so far.
+            "keep" => {
+                let mut all = kept();
+                all.texts.push(step.text(1)?.to_owned());
+                Ok(json!(all.texts))
+            }
+            "keep_file" => {
+                let name = step.text(1)?;
+                let file = self.files.remove(name).ok_or_else(|| step.not_open())?;
+                kept().files.insert(name.to_owned(), file);
+                Ok(Value::Null)
+            }
+            "kept_file" => {
+                let name = step.text(1)?;
+                let file = kept().files.remove(name).ok_or_else(|| step.not_open())?;
+                self.files.insert(name.to_owned(), file);
+                Ok(Value::Null)
+            }
+            // Megabytes, of which no page is empty.
+            "keep_memory" => {
+                let megabytes = usize::try_from(step.number(1)?).unwrap_or_default();
+                kept().memory.push(vec![1; megabytes << 20]);
+                Ok(Value::Null)
+            }
+            // Computes for so many milliseconds.
+            "work" => {
+                work(Duration::from_millis(step.number(1)?));
+                Ok(Value::Null)
+            }
             // Ends.
             "sleep" => {
                 thread::sleep(Duration::from_millis(step.number(1)?));
@@ -175,6 +219,14 @@ impl Walk<'_> {
         let outcomes = self.tools.all(calls).map_err(Failure::Call)?;
         let told = outcomes.into_iter().map(|outcome| tell(outcome.map_err(Failure::Call)));
         told.collect::<Result<Value, _>>().map_err(Failure::Run)
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
+fn work(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
     }
 }
 
