@@ -89,6 +89,7 @@ fn programs_use_the_scientific_packages() {
     let answer = run(&executor, "import numpy as np\n[np.ones(1 << 20) for _ in range(100)]", 160);
     assert!(answer.to_string().contains("memory"), "{answer}");
     artifacts_are_returned(&executor);
+    a_session_keeps_names_and_returns_new_artifacts(&executor);
 }
 
 fn artifacts_are_returned(executor: &Executor) {
@@ -104,5 +105,30 @@ fn artifacts_are_returned(executor: &Executor) {
             (&json!(name), &json!(media_type)),
             "{code}: {answer}"
         );
+    }
+}
+
+fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
+    let mut session = "new".to_owned();
+    for (code, result, artifacts) in [
+        ("import pandas as pd\nframe = pd.DataFrame({'a': [1, 2]})", Value::Null, Value::Null),
+        ("open('/artifacts/a.txt', 'w').write('a')", json!(1), json!(["a.txt"])),
+        (
+            "import matplotlib.pyplot as plt\nplt.plot(frame['a'])\nresult = 'drawn'",
+            json!("drawn"),
+            json!(["figure-1.png"]),
+        ),
+        ("[int(frame['a'].sum()), open('/artifacts/a.txt').read()]", json!([3, "a"]), Value::Null),
+        ("plt.plot(frame['a'] * 2)\nresult = 'again'", json!("again"), json!(["figure-1.png"])),
+    ] {
+        let mut grant = manifest();
+        grant["max_memory_mb"] = json!(MEMORY_MB);
+        grant["timeout_seconds"] = json!(120);
+        let mut call = approved(intent("run_python", json!({ "code": code })), &grant);
+        call["session"] = json!(session);
+        let answer = executor.rpc("a2g/execute", &call);
+        let output = &answer["result"]["result"];
+        assert_eq!((&output["result"], &output["artifacts"]), (&result, &artifacts), "{code}: {answer}");
+        session = answer["result"]["session"]["handle"].as_str().expect("a handle").to_owned();
     }
 }

@@ -3,4 +3,5 @@
 mod budget;
 mod code;
 mod nested_calls;
+mod sessions;
 mod shared_files;

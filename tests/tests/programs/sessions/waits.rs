@@ -1,0 +1,55 @@
+//! Calls with a session that wait for a person.
+
+use super::*;
+
+/// The intent, with which the governor lets it wait.
+fn escalated(mut call: Value) -> Value {
+    call["context"] = json!({ "verdict": "ESCALATE" });
+    call
+}
+
+impl Fixture {
+    fn wait_with(&self, call: &Value) {
+        let answer = self.ask(call);
+        assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
+    }
+
+    fn approve(&self, call: &Value) {
+        let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
+        result(&self.executor.rpc("g2a/directive", &directive));
+    }
+
+    fn report_of_approved(&self, call: &Value) -> Value {
+        eventually("it has a report", || self.status(call)["result"].get("report").cloned())
+    }
+}
+
+#[test]
+fn an_approved_call_opens_and_continues_a_session() {
+    let fixture = Fixture::start(options());
+    let opens = escalated(turn("new", json!([["keep", "a"]])));
+    fixture.wait_with(&opens);
+    fixture.approve(&opens);
+    let handle = handle_of(&fixture.report_of_approved(&opens));
+
+    // A call that waits does not keep others from the session.
+    let continues = escalated(turn(&handle, json!([["keep", "c"]])));
+    fixture.wait_with(&continues);
+    assert_eq!(*first_step(&fixture.run(&turn(&handle, json!([["keep", "b"]])))), json!(["a", "b"]));
+    fixture.approve(&continues);
+    let last = fixture.report_of_approved(&continues);
+    assert_eq!((first_step(&last), &last["session"]["turn"]), (&json!(["a", "b", "c"]), &json!(3)));
+}
+
+#[test]
+fn an_approved_call_whose_session_has_ended_meanwhile_does_not_run() {
+    let fixture = Fixture::start(options());
+    let handle = fixture.open("a");
+    let call = escalated(turn(&handle, json!([["write", "/workspace/lost", "it ran"]])));
+    fixture.wait_with(&call);
+    assert!(fixture.end(AGENT, &handle));
+    fixture.approve(&call);
+    let refused = eventually("it is refused", || fixture.status(&call).get("error").cloned());
+    assert!(refused.to_string().contains("session_lost"), "{refused}");
+    assert_eq!(fixture.executor.file("lost"), None);
+}
