@@ -120,41 +120,52 @@ fn the_commands_of_how_do_i_run_as_pasted() {
         "the page shows the governor that it runs"
     );
     assert_eq!(example.lines().count(), 25, "the page says so");
-    let commands = blocks(&page, "sh").join("");
-    let Some(output) = paste(&commands) else { return };
+    let interprets = has_interpreter("run_python");
+    let mut commands = blocks(&page, "sh");
+    commands.retain(|block| interprets || !block.contains("run_python"));
+    let Some(output) = paste(&commands.join("")) else { return };
+    let session = [r#"{"result":42,"turn":2}"#, r#"{"ended":true}"#, "session_lost"];
+    let session = if interprets { &session[..] } else { &[] };
     assert_in_order(
         &output,
         &[
-            // One host for one tool: the test has no internet, so the page may not come.
-            "\"status\": ",
-            "`allowed_domains`: the domain `example.org` is not in the list",
-            "plain http is refused",
-            // TLS and callers.
-            "\"status\": \"SUCCESS\"",
-            "show a token",
-            "plain http is refused: this port has TLS",
-            "planner",
-            // Two tools for one agent.
-            "hello",
-            "does not list the tool `write_file`",
-            // The reason of a denial.
-            "`/etc/motd` lies outside `/workspace/**`;",
-            "verdict_denied",
-            // The file changes of a call.
-            "\"status\": \"STAGED\"",
-            "Changed (1)",
-            "+port = 443",
-            "port = 80\n",
-            "\nport = 443\n",
-            "\nport = 80\n",
+            &[
+                // One host for one tool: the test has no internet, so the page may not come.
+                "\"status\": ",
+                "`allowed_domains`: the domain `example.org` is not in the list",
+                "plain http is refused",
+                // TLS and callers.
+                "\"status\": \"SUCCESS\"",
+                "show a token",
+                "plain http is refused: this port has TLS",
+                "planner",
+                // Two tools for one agent.
+                "hello",
+                "does not list the tool `write_file`",
+                // The reason of a denial.
+                "`/etc/motd` lies outside `/workspace/**`;",
+                "verdict_denied",
+                // The file changes of a call.
+                "\"status\": \"STAGED\"",
+                "Changed (1)",
+                "+port = 443",
+                "port = 80\n",
+                "\nport = 443\n",
+                "\nport = 80\n",
+            ][..],
+            // Variables that stay.
+            session,
             // An upgrade.
-            "the configuration is valid",
-            "checkpoint",
-            r#"{"status":"ok"}"#,
-            // The governor of 25 lines.
-            "\"status\": \"SUCCESS\"",
-            "bytes_written",
-            "use one of ['list_directory', 'read_file', 'write_file']",
-        ],
+            &[
+                "the configuration is valid",
+                "checkpoint",
+                r#"{"status":"ok"}"#,
+                // The governor of 25 lines.
+                "\"status\": \"SUCCESS\"",
+                "bytes_written",
+                "use one of ['list_directory', 'read_file', 'write_file']",
+            ],
+        ]
+        .concat(),
     );
 }
