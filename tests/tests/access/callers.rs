@@ -79,6 +79,11 @@ fn each_role_may_call_its_own_methods_only() {
         ("a2g/status", json!({ "intent_id": intent_id() }), everybody),
         ("a2g/tools", json!({}), everybody),
         ("rpc.discover", json!({}), everybody),
+        (
+            "a2g/session/end",
+            json!({ "agent_did": AGENT, "session": format!("ses_{}", "0".repeat(32)) }),
+            &["agent", "operator"],
+        ),
         ("a2g/stop", json!({ "target": { "agent_did": OTHER }, "reason": "a test" }), &["operator"]),
         ("a2g/resume", json!({ "target": { "agent_did": OTHER } }), &["operator"]),
         ("a2g/stops", json!({}), &["operator"]),

@@ -1,4 +1,4 @@
-//! Sessions over the doors that have no member for them.
+//! Sessions over the other doors: each asks in its own way.
 
 use super::*;
 use harness::mcp::{call, post, request};
@@ -34,4 +34,76 @@ fn mcp_has_an_argument_for_the_session() {
     let malformed = ask("mine", "c");
     assert!(malformed.to_string().contains("session"), "{malformed}");
     assert!(malformed["result"]["structuredContent"].is_null(), "{malformed}");
+}
+
+#[test]
+fn a_conversation_of_a2a_has_a_session_once_a_message_asks_for_one() {
+    let fixture = Fixture::start(a2a::door(options(), json!({ "agent": AGENT })));
+    let mut client = a2a::Client::of(&fixture.executor);
+    let mut send = |context: &str, text: &str, asks: bool| {
+        let mut params = a2a::call("take_steps", json!({ "steps": [["keep", text]] }));
+        params["message"]["contextId"] = json!(context);
+        if asks {
+            params["message"]["metadata"] = json!({ "session": true });
+        }
+        let task = client.result("message/send", params);
+        let result = task["artifacts"][0]["parts"][0]["data"]["steps"][0].clone();
+        (result, task["metadata"]["session"].clone())
+    };
+    assert_eq!(send("first", "a", false), (json!(["a"]), Value::Null));
+    let (texts, session) = send("first", "b", true);
+    assert_eq!((texts, &session["turn"]), (json!(["b"]), &json!(1)));
+    let (texts, next) = send("first", "c", false);
+    assert_eq!((texts, &next["turn"], &next["handle"]), (json!(["b", "c"]), &json!(2), &session["handle"]));
+    let (texts, other) = send("second", "d", true);
+    assert_eq!((texts, &other["turn"]), (json!(["d"]), &json!(1)));
+}
+
+#[test]
+fn a_session_of_a2e_keeps_the_sessions_of_its_tools_and_ends_them() {
+    let fixture = Fixture::start(options().set("sessions.max", 1));
+    let mut peer = A2eSession::open(&fixture.executor, None);
+    peer.shake_hands(AGENT, "");
+    let mut ask = |text: &str, asks: bool| {
+        let mut call = a2e_call(&intent_id(), "take_steps", json!({ "steps": [["keep", text]] }));
+        if asks {
+            call["session"] = json!(true);
+        }
+        let answer = peer.ask(&call);
+        let texts = answer["data"]["data"]["steps"][0].clone();
+        (texts, answer["data"]["summary"]["session"]["turn"].clone())
+    };
+    assert_eq!(ask("a", true), (json!(["a"]), json!(1)));
+    assert_eq!(ask("b", false), (json!(["a", "b"]), json!(2)));
+    expect_blocked(&fixture.ask(&turn("new", json!([]))), "sessions_exhausted");
+    peer.tell(&a2e("shutdown", "bye", json!({ "timeout": 5 })));
+    eventually("there is room", || fixture.ask(&turn("new", json!([]))).get("result").cloned());
+}
+
+#[test]
+fn nexus_and_sovereign_have_the_member_of_a2g() {
+    let keys = nexus::Keys::of(&[doors::PEER]);
+    let fixture = Fixture::start(doors::open_doors(options(), &keys));
+    for (name, result, session) in
+        [("nexus", "/data/result", "/data/session"), ("sovereign", "/result/data", "/result/session")]
+    {
+        let door = doors::DOORS.iter().find(|door| door.name == name).expect("a door");
+        let mut transport = (door.transports[0])(&fixture.executor);
+        let mut ask = |text: &str, session: &str| {
+            let arguments = json!({ "steps": [["keep", text]] });
+            let message = if name == "nexus" {
+                let parameters = json!({ "tool": "take_steps", "arguments": arguments, "session": session });
+                doors::PEER.command("tool.execute", &parameters)
+            } else {
+                let mut message = (door.call)("take_steps", &arguments);
+                message["params"]["session"] = json!(session);
+                message
+            };
+            door.exchange(&mut transport, message.to_string().as_bytes())
+        };
+        let first = ask("a", "new");
+        let handle = first.pointer(session).map(|session| session["handle"].clone()).unwrap_or_default();
+        let second = ask("b", handle.as_str().unwrap_or_else(|| panic!("{name}: {first}")));
+        assert_eq!(second.pointer(result), Some(&json!({ "steps": [["a", "b"]] })), "{name}: {second}");
+    }
 }
