@@ -1,6 +1,7 @@
 //! Sessions over the other doors: each asks in its own way.
 
 use super::*;
+use harness::doors::{DOORS, PEER, open_doors};
 use harness::mcp::{call, post, request};
 
 #[test]
@@ -82,18 +83,18 @@ fn a_session_of_a2e_keeps_the_sessions_of_its_tools_and_ends_them() {
 
 #[test]
 fn nexus_and_sovereign_have_the_member_of_a2g() {
-    let keys = nexus::Keys::of(&[doors::PEER]);
-    let fixture = Fixture::start(doors::open_doors(options(), &keys));
+    let keys = nexus::Keys::of(&[PEER]);
+    let fixture = Fixture::start(open_doors(options(), &keys));
     for (name, result, session) in
         [("nexus", "/data/result", "/data/session"), ("sovereign", "/result/data", "/result/session")]
     {
-        let door = doors::DOORS.iter().find(|door| door.name == name).expect("a door");
+        let door = DOORS.iter().find(|door| door.name == name).expect("a door");
         let mut transport = (door.transports[0])(&fixture.executor);
         let mut ask = |text: &str, session: &str| {
             let arguments = json!({ "steps": [["keep", text]] });
             let message = if name == "nexus" {
                 let parameters = json!({ "tool": "take_steps", "arguments": arguments, "session": session });
-                doors::PEER.command("tool.execute", &parameters)
+                PEER.command("tool.execute", &parameters)
             } else {
                 let mut message = (door.call)("take_steps", &arguments);
                 message["params"]["session"] = json!(session);
