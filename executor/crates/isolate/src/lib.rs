@@ -269,8 +269,8 @@ impl Isolate {
         Ok(RunRequest { grant, assigned })
     }
 
-    /// Ends the processes that wait for another run, and every session: [`IdleSession::is_alive`] is `false` from now on. The
-    /// process of a current run ends with its run.
+    /// Ends the processes that wait for another run. That of a current run ends with its run, and that of a session when its
+    /// owner drops it.
     pub fn end_idle(&self) {
         if let Some(supervisor) = &self.supervisor {
             supervisor.end_idle();

@@ -2,22 +2,20 @@
 //!
 //! ```text
 //! turn ── Ended ──▶ fails what the guest has left open ── Idle ──▶ waits ── arguments, relay, begin ──▶ next turn
-//!   └─ any other end, an unexpected message or thread, too many descriptors, another grant, a stop or revocation since
-//!      the last turn was requested ──▶ SIGKILL
+//!   └─ any other end, an unexpected message or thread, too many descriptors, another grant ──▶ SIGKILL
 //! ```
 //! A session belongs to one agent, tool, module and grant, as a reused process does. Its owner holds it between two turns, and
-//! decides who may continue it.
+//! decides who may continue it, and ends it at a stop, at a revocation, and when the catalogue has another version of its tool.
 
 use super::channel::FromChild;
 use super::error::ChildError;
-use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after};
+use super::reuse::{ReuseKey, UsedChild, may_go_on_after};
 use super::supervisor::truncate;
 use super::zygote_handle::Child;
 use a2g_capability::{GrantView, Permit};
 use a2g_types::outcome::End;
 use a2g_types::tool::Contract;
 use std::io::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The store in which a run executes.
@@ -63,7 +61,7 @@ pub enum SessionRefusal {
         "the grant of this call is not the one under which the session was opened, so the session has ended: open a new one"
     )]
     GrantDiffers,
-    /// Its process has ended, or was ended by a stop, a revocation or a change of the tools.
+    /// Its process has ended.
     #[error("the session has ended, and nothing of it is left: open a new one")]
     Ended,
 }
@@ -88,23 +86,20 @@ pub(super) struct SessionKey {
 
 /// A process that keeps the store of a session between two turns. Dropping it ends the session.
 pub struct IdleSession {
-    pub(super) idle: Arc<IdleChildren>,
     pub(super) key: SessionKey,
     pub(super) child: Child,
     /// The number of turns that it has served.
     pub(super) turns: u32,
-    /// The epoch in which its last turn was requested.
-    pub(super) epoch: Epoch,
     /// CPU time of its process at the end of its last turn. What it uses afterwards counts in the next one.
     pub(super) cpu: Duration,
 }
 
 impl IdleSession {
-    /// `true` while its process lives, and no stop, revocation or change of the tools has ended the session.
+    /// `true` while its process lives.
     // The renewal of its zygote does not: the address layout of this process was fixed with its first turn.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.epoch == self.idle.epoch() && self.child.is_alive()
+        self.child.is_alive()
     }
 
     /// The session after the end of its turn was settled as `end`. `None` if it may not go on after that end: it ends.
@@ -120,13 +115,9 @@ impl IdleSession {
         self.child.memory_bytes()
     }
 
-    /// Checks that a turn with this key, of a tool whose children are `idle`, continues the session.
-    pub(super) fn check_turn(
-        &self,
-        idle: &Arc<IdleChildren>,
-        key: &SessionKey,
-    ) -> Result<(), SessionRefusal> {
-        if !Arc::ptr_eq(&self.idle, idle) || !self.is_alive() {
+    /// Checks that a turn with this key continues the session.
+    pub(super) fn check_turn(&self, key: &SessionKey) -> Result<(), SessionRefusal> {
+        if !self.is_alive() {
             return Err(SessionRefusal::Ended);
         }
         let is_same = self.key.process == key.process && *self.key.grant == *key.grant;

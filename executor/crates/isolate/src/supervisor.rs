@@ -183,7 +183,7 @@ impl Supervisor {
         session: Box<IdleSession>,
     ) -> std::result::Result<JobRequest, SessionRefusal> {
         match &job.further_use {
-            FurtherUse::Turns(key) => session.check_turn(&self.idle, key)?,
+            FurtherUse::Turns(key) => session.check_turn(key)?,
             FurtherUse::None | FurtherUse::Runs(_) => return Err(SessionRefusal::Ended),
         }
         Ok(JobRequest { session: Some(session), ..job })
@@ -463,14 +463,13 @@ impl Supervisor {
         request: &JobRequest,
         end: &End,
     ) -> Kept {
-        let idle = Arc::clone(&self.idle);
-        let epoch = request.epoch;
         match (&request.further_use, cpu) {
             (FurtherUse::Runs(key), _) => {
-                Kept::Child(UsedChild { idle, key: key.clone(), child, served, epoch })
+                let idle = Arc::clone(&self.idle);
+                Kept::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
             }
             (FurtherUse::Turns(key), Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
-                Kept::Session(IdleSession { idle, key: key.clone(), child, turns: served, epoch, cpu })
+                Kept::Session(IdleSession { key: key.clone(), child, turns: served, cpu })
             }
             (FurtherUse::None | FurtherUse::Turns(_), _) => Kept::Nothing,
         }
