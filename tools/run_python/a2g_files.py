@@ -1,6 +1,7 @@
-"""Files in memory, in front of the granted ones: Python's library, matplotlib's data, /tmp and /artifacts.
+"""Files in memory, in front of the granted ones: /artifacts, and /packages where the tool has packages. In the tool with
+the scientific packages also /tmp, Python's library and matplotlib's data.
 
-The library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
+That library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
 find these files; libraries in C that open a path by themselves, such as sqlite3 and lxml, do not.
 """
 
@@ -15,16 +16,19 @@ import time
 
 import _io
 
-LIBRARY = next(path for path in sys.path if path.endswith(".zip"))
+LIBRARY = next((path for path in sys.path if path.endswith(".zip")), None)
 PLOT_DATA = f"{LIBRARY}/matplotlib/mpl-data"
 ARTIFACTS = "/artifacts"
-WRITABLE = ("/tmp", ARTIFACTS)
+PACKAGES = "/packages"
 # Above every descriptor of WASI.
 FIRST_DESCRIPTOR = 1 << 20
 STARTED = int(time.time())
 
+# The folders of which all files are in memory, and those of them that a program can write to.
+roots = ()
+writable = ()
 contents = {}
-folders = {*WRITABLE}
+folders = set()
 descriptors = {}
 next_descriptor = FIRST_DESCRIPTOR
 
@@ -126,14 +130,19 @@ def error(number, path):
 def place(path):
     """The absolute form of a path of one of these files; `None` for any other path."""
     if type(path) is not str:
-        if isinstance(path, int):
+        try:
+            path = os.fsdecode(path)
+        except TypeError:
+            # A descriptor, or no path at all, about which the real function has its own error.
             return None
-        path = os.fspath(path)
-        path = os.fsdecode(path) if isinstance(path, bytes) else path
-    if not path.startswith(("/tmp", "/artifacts", LIBRARY)):
+    if not path.startswith(roots):
         return None
     path = os.path.normpath(path)
-    return path if path.startswith(LIBRARY) or path.split("/", 2)[1] in ("tmp", "artifacts") else None
+    return path if is_below(path, roots) else None
+
+
+def is_below(path, parents):
+    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
 def load_plot_data(at):
@@ -176,7 +185,7 @@ class Packed:
 
 
 def is_writable(at):
-    return not at.startswith(LIBRARY)
+    return is_below(at, writable)
 
 
 def find(at):
@@ -338,7 +347,7 @@ def scan_folder(at):
 
 
 def check_change(at):
-    if not is_writable(at) or at in WRITABLE:
+    if not is_writable(at) or at in writable:
         raise error(errno.EROFS, at)
 
 
@@ -441,9 +450,14 @@ def replace(name, function):
     setattr(posix, name, function)
 
 
-def install(library_size, read_library):
+def install(writable_roots, read_only_roots, library_size=0, read_library=None):
     """Puts these files in front of the granted ones."""
-    contents[LIBRARY] = Stored(library_size, read_library)
+    global roots, writable
+    writable = writable_roots
+    roots = (*writable_roots, *read_only_roots)
+    folders.update(writable_roots)
+    if read_library:
+        contents[LIBRARY] = Stored(library_size, read_library)
     for name, mine in {
         "stat": describe,
         "lstat": describe,
@@ -476,8 +490,23 @@ def install(library_size, read_library):
     io.open_code = _io.open_code = open_code(_io.open_code)
 
 
+def add(at, data):
+    """Adds a file, and the folders above it."""
+    contents[at] = Content(data)
+    while (at := os.path.dirname(at)) not in folders and at != "/":
+        folders.add(at)
+
+
 def artifacts():
-    """The paths of the files below /artifacts, each with its name as an artifact and its content."""
+    """The files below /artifacts: the path of each, its name as an artifact, and its content."""
     start = f"{ARTIFACTS}/"
     found = sorted(name for name in contents if name.startswith(start))
     return [(name, name[len(start) :].replace("/", "-"), contents[name]) for name in found]
+
+
+def remove_artifacts():
+    """Empties /artifacts, so that no later call of the same interpreter returns them again."""
+    for names in (contents, folders):
+        for name in [name for name in names if name.startswith(f"{ARTIFACTS}/")]:
+            contents.pop(name, None)
+            folders.discard(name)

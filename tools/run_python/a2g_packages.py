@@ -1,0 +1,35 @@
+"""Packages below /packages, which are read while the component is made, from the archive that `tool add --package` puts
+beside this module. Their compiled form is there too, because compiling takes most of the time of an import."""
+
+import _frozen_importlib_external as files_importer
+import os
+import sys
+import zipfile
+
+import a2g_files
+
+ARCHIVE = "a2g_packages.zip"
+
+
+def load():
+    path = os.path.join(os.path.dirname(__file__), ARCHIVE)
+    if not os.path.exists(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            add(f"{a2g_files.PACKAGES}/{name}", archive.read(name))
+    sys.path.append(a2g_files.PACKAGES)
+
+
+def add(path, data):
+    a2g_files.add(path, data)
+    if not path.endswith(".py"):
+        return
+    try:
+        code = compile(data, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        # A template, or a module for another Python: a program that imports it gets the error.
+        return
+    # The form whose source is never compared with it.
+    compiled = files_importer._code_to_hash_pyc(code, bytes(8), False)
+    a2g_files.add(files_importer.cache_from_source(path), bytes(compiled))
