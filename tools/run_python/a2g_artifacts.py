@@ -26,14 +26,14 @@ def extension(name):
 
 
 def send(send_chunk):
-    """Sends all files, and removes them. Returns their names."""
+    """The names of the files that no earlier program of the session has sent as they are; they are sent."""
     names = []
-    for _, name, content in a2g_files.artifacts():
+    for _, name, content in a2g_files.new_artifacts():
         media_type = MEDIA_TYPES.get(extension(name), "application/octet-stream")
         size = content.size()
         for start in range(0, max(size, 1), CHUNK_BYTES):
             end = start + CHUNK_BYTES
             send_chunk(name, media_type, content.read(start, end), end >= size)
+        content.is_sent = True
         names.append(name)
-    a2g_files.remove_artifacts()
     return names

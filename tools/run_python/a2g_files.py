@@ -38,7 +38,12 @@ class Content:
 
     def __init__(self, data=b""):
         self.data = bytearray(data)
+        self.note_change()
+
+    def note_change(self):
         self.changed = time.time()
+        # As an artifact.
+        self.is_sent = False
 
     def size(self):
         return len(self.data)
@@ -112,7 +117,7 @@ class File(io.RawIOBase):
             data.extend(bytes(self.at - len(data)))
         data[self.at : self.at + len(view)] = view
         self.at += len(view)
-        self.content.changed = time.time()
+        self.content.note_change()
         return len(view)
 
     def truncate(self, size=None):
@@ -120,6 +125,7 @@ class File(io.RawIOBase):
         data = self.content.data
         del data[size:]
         data.extend(bytes(size - len(data)))
+        self.content.note_change()
         return size
 
 
@@ -215,6 +221,7 @@ def prepare(at, mode):
         # The same object, so that a file which is open sees the change.
         content = contents.setdefault(at, Content())
         content.data.clear()
+        content.note_change()
     return contents[at]
 
 
@@ -387,6 +394,7 @@ def rename(real):
             raise error(errno.ENOENT, new)
         if find(old) is not None:
             contents[new] = contents.pop(old)
+            contents[new].is_sent = False
             return None
         for names in (contents, folders):
             for name in [name for name in names if name == old or name.startswith(f"{old}/")]:
@@ -396,6 +404,7 @@ def rename(real):
                     folders.add(moved)
                 else:
                     contents[moved] = contents.pop(name)
+                    contents[moved].is_sent = False
         return None
 
     return function
@@ -497,16 +506,8 @@ def add(at, data):
         folders.add(at)
 
 
-def artifacts():
-    """The files below /artifacts: the path of each, its name as an artifact, and its content."""
+def new_artifacts():
+    """The paths of the files below /artifacts that have not been sent, each with its name as an artifact and its content."""
     start = f"{ARTIFACTS}/"
-    found = sorted(name for name in contents if name.startswith(start))
+    found = sorted(name for name in contents if name.startswith(start) and not contents[name].is_sent)
     return [(name, name[len(start) :].replace("/", "-"), contents[name]) for name in found]
-
-
-def remove_artifacts():
-    """Empties /artifacts, so that no later call of the same interpreter returns them again."""
-    for names in (contents, folders):
-        for name in [name for name in names if name.startswith(f"{ARTIFACTS}/")]:
-            contents.pop(name, None)
-            folders.discard(name)

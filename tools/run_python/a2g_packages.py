@@ -4,7 +4,6 @@ beside this module. Their compiled form is there too, because compiling takes mo
 import _frozen_importlib_external as files_importer
 import os
 import sys
-import zipfile
 
 import a2g_files
 
@@ -15,6 +14,8 @@ def load():
     path = os.path.join(os.path.dirname(__file__), ARCHIVE)
     if not os.path.exists(path):
         return
+    import zipfile
+
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             add(f"{a2g_files.PACKAGES}/{name}", archive.read(name))

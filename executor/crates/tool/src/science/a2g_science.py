@@ -194,7 +194,7 @@ def is_drawing(value):
 def save_figures():
     """Each figure that is still open becomes an artifact, unless the program wrote pictures itself."""
     pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None or any(a2g_artifacts.extension(name) in PICTURES for _, name, _ in a2g_files.artifacts()):
+    if pyplot is None or any(a2g_artifacts.extension(name) in PICTURES for _, name, _ in a2g_files.new_artifacts()):
         return
     for number in pyplot.get_fignums():
         pyplot.figure(number).savefig(f"{a2g_files.ARTIFACTS}/figure-{number}.png")
