@@ -2,3 +2,5 @@
 
 NAME = "run_python"
 PACKAGES = "no other packages"
+# The archive of the packages, beside this file.
+ARCHIVE = None

@@ -5,18 +5,17 @@ import _frozen_importlib_external as files_importer
 import os
 import sys
 
+import a2g_about
 import a2g_files
-
-ARCHIVE = "a2g_packages.zip"
 
 
 def load():
-    path = os.path.join(os.path.dirname(__file__), ARCHIVE)
-    if not os.path.exists(path):
+    if a2g_about.ARCHIVE is None:
         return
+    # Not before the files in memory are there: with it come modules that keep some of the functions which they replace.
     import zipfile
 
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(os.path.join(os.path.dirname(__file__), a2g_about.ARCHIVE)) as archive:
         for name in archive.namelist():
             add(f"{a2g_files.PACKAGES}/{name}", archive.read(name))
     sys.path.append(a2g_files.PACKAGES)
