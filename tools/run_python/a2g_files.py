@@ -18,8 +18,14 @@ import _io
 
 LIBRARY = next((path for path in sys.path if path.endswith(".zip")), None)
 PLOT_DATA = f"{LIBRARY}/matplotlib/mpl-data"
-ARTIFACTS = "/artifacts"
 PACKAGES = "/packages"
+# Paths at which Python and its packages look for themselves, fonts, time zones, media types and settings: the library is
+# there, and all else does not exist. A look at the granted files would be refused, and be in the report of a program that
+# did nothing wrong.
+LOOKED_AT = ("/usr", "/etc/mime.types", "/etc/httpd/mime.types", "/etc/httpd/conf/mime.types")
+LOOKED_AT += ("/etc/apache/mime.types", "/etc/apache2/mime.types", "matplotlibrc")
+ARTIFACTS = "/artifacts"
+WRITABLE = ("/tmp", ARTIFACTS)
 # Above every descriptor of WASI.
 FIRST_DESCRIPTOR = 1 << 20
 STARTED = int(time.time())
@@ -459,14 +465,20 @@ def replace(name, function):
     setattr(posix, name, function)
 
 
-def install(writable_roots, read_only_roots, library_size=0, read_library=None):
-    """Puts these files in front of the granted ones."""
+def install(library_size, read_library):
+    """Puts these files in front of the granted ones: those of the tool with the scientific packages."""
+    contents[LIBRARY] = Stored(library_size, read_library)
+    # The time zones are those of the package tzdata.
+    os.environ["PYTHONTZPATH"] = ""
+    install_roots(WRITABLE, LOOKED_AT)
+
+
+def install_roots(writable_roots, read_only_roots):
+    """Puts the files of these folders in front of the granted ones."""
     global roots, writable
     writable = writable_roots
     roots = (*writable_roots, *read_only_roots)
     folders.update(writable_roots)
-    if read_library:
-        contents[LIBRARY] = Stored(library_size, read_library)
     for name, mine in {
         "stat": describe,
         "lstat": describe,

@@ -76,7 +76,7 @@ def run(arguments):
 
 
 # Before the library, whose modules keep some of the functions that are replaced.
-a2g_files.install((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
+a2g_files.install_roots((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
 a2g_stdlib.load_all()
 a2g_stdlib.adapt()
 a2g_packages.load()

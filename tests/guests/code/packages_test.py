@@ -5,7 +5,7 @@ import sys
 import a2g_files
 
 # Before other modules, which keep some of the functions that are replaced.
-a2g_files.install((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
+a2g_files.install_roots((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
 
 import base64
 import hashlib

@@ -95,8 +95,6 @@ def main():
     sys.meta_path.append(Missing)
     sys.flags = Flags()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", MPLBACKEND="agg", MPLCONFIGDIR="/tmp/matplotlib")
-    # The time zones are those of the package tzdata.
-    os.environ["PYTHONTZPATH"] = ""
     try:
         result = run(json.loads(a2g_door.arguments()))
     except a2g_program.Failure as failure:

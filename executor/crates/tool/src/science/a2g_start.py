@@ -33,12 +33,7 @@ sys.meta_path.insert(0, Own)
 
 import a2g_files
 
-# Paths at which Python and its packages look for themselves, fonts, time zones, media types and settings: the library is
-# there, and all else does not exist. A look at the granted files would be refused, and be in the report of a program that
-# did nothing wrong.
-LOOKED_AT = ("/usr", "/etc/mime.types", "/etc/httpd/mime.types", "/etc/httpd/conf/mime.types")
-LOOKED_AT += ("/etc/apache/mime.types", "/etc/apache2/mime.types", "matplotlibrc")
-a2g_files.install(("/tmp", a2g_files.ARTIFACTS), LOOKED_AT, LIBRARY_BYTES, read)
+a2g_files.install(LIBRARY_BYTES, read)
 
 import a2g_science
 
