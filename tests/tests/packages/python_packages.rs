@@ -153,7 +153,7 @@ fn packages_that_cannot_work_are_refused_by_name() {
         (&["--package", "hum", "--name", "1"], "is not a tool name"),
         (&["--package", "hum", "folder"], "cannot be used with"),
         (&["--package", "hum", "--python", "science"], "cannot be used with"),
-        (&["folder"], "--package"),
+        (&["folder"], "cannot be used with"),
     ] {
         let said = add(&tools, &path, words, folder, 2);
         assert!(said.contains(says), "{words:?}: {said}");

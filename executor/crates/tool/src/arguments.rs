@@ -34,10 +34,10 @@ pub(crate) struct PackageOptions {
     #[arg(long = "package", value_name = "NAME[==VERSION]", conflicts_with_all = ["path", "python"])]
     pub(crate) packages: Vec<String>,
     /// A folder with all wheels that are needed: nothing is downloaded
-    #[arg(long, value_name = "FOLDER", requires = "packages")]
+    #[arg(long, value_name = "FOLDER", requires = "packages", conflicts_with_all = ["path", "python"])]
     pub(crate) from: Option<PathBuf>,
     /// The name of that copy; default: `python_` and the first package
-    #[arg(long, value_name = "NAME", requires = "packages")]
+    #[arg(long, value_name = "NAME", requires = "packages", conflicts_with_all = ["path", "python"])]
     pub(crate) name: Option<String>,
 }
 
