@@ -13,9 +13,13 @@ def load():
     if a2g_about.ARCHIVE is None:
         return
     # Not before the files in memory are there: with it come modules that keep some of the functions which they replace.
+    import warnings
     import zipfile
 
-    with zipfile.ZipFile(os.path.join(os.path.dirname(__file__), a2g_about.ARCHIVE)) as archive:
+    path = os.path.join(os.path.dirname(__file__), a2g_about.ARCHIVE)
+    with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+        # About the sources of others.
+        warnings.simplefilter("ignore")
         for name in archive.namelist():
             add(f"{a2g_files.PACKAGES}/{name}", archive.read(name))
     sys.path.append(a2g_files.PACKAGES)
