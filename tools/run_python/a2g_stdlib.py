@@ -87,8 +87,10 @@ def adapt():
     sys.path.clear()
     sys.path_importer_cache.clear()
     import mimetypes
+    import zoneinfo
 
     mimetypes.knownfiles.clear()
+    zoneinfo.reset_tzpath(())
 
 
 def refusing(error, message):

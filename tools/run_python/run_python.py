@@ -2,26 +2,29 @@
 
 import gc
 import json
-import os
 import random
 import sys
 
+import a2g_about
+import a2g_artifacts
+import a2g_files
 import a2g_json
+import a2g_packages
 import a2g_program
 import a2g_stdlib
 import a2g_tools
 import wit_world
 from componentize_py_types import Err
-from wit_world.imports import calls
+from wit_world.imports import calls, host
 from wit_world.imports.types import Descriptor, ToolError
 
 DESCRIPTION = (
-    "Runs a Python program in a sandbox, with the whole standard library and no other packages, with files by absolute "
+    f"Runs a Python program in a sandbox, with the whole standard library and {a2g_about.PACKAGES}, with files by absolute "
     "paths, and with other tools: tools.NAME(argument=...) calls one and returns its result, tools.parallel([...]) calls "
     "several at once, tools.list() and tools.describe(name) say which there are. There are no threads, processes and "
     "sockets. Variables, imports and open files stay for a later call only in a session: call with session \"new\", and "
     "then with the handle that it returns. Returns the variable `result`, or else the value of the last expression, and "
-    "what was printed."
+    "what was printed. Files written to /artifacts are returned as artifacts."
 )
 SCHEMA = {
     "type": "object",
@@ -38,12 +41,12 @@ SCHEMA = {
 # The executor takes no longer text at once: a longer result would end the run without the name of a limit.
 MAX_RESULT_BYTES = 16 << 20
 MAX_BYTES_OF_A_CHAR = 4
-PART_CHARS = 1 << 20
+TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
 
 
 class WitWorld(wit_world.WitWorld):
     def describe(self):
-        return Descriptor("run_python", "0.1.0", DESCRIPTION, json.dumps(SCHEMA))
+        return Descriptor(a2g_about.NAME, "0.1.0", DESCRIPTION, json.dumps(SCHEMA))
 
     def invoke(self, arguments):
         try:
@@ -64,19 +67,23 @@ def run(arguments):
         random.seed()
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
-        result = a2g_json.encode(value, "result")
-        text = f'{{"result": {result}, "stdout": {json.dumps(stdout, ensure_ascii=False)}}}'
+        parts = [f'"result": {a2g_json.encode(value, "result")}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
+        names = a2g_artifacts.send(host.artifact)
+        if names:
+            parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
+        text = f"{{{', '.join(parts)}}}"
     except MemoryError:
         raise a2g_program.no_memory() from None
     if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
-        # The executor counts what is written here, and ends the run at its limit.
-        for start in range(0, len(text), PART_CHARS):
-            os.write(1, text[start : start + PART_CHARS].encode())
+        raise a2g_program.Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
     return text
 
 
+# Before the library, whose modules keep some of the functions that are replaced.
+a2g_files.install_roots((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
 a2g_stdlib.load_all()
 a2g_stdlib.adapt()
+a2g_packages.load()
 sys.excepthook = a2g_program.print_own_error
 sys.modules.pop("__mp_main__", None)
 gc.collect()

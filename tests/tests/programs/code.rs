@@ -183,11 +183,48 @@ fn python_has_its_standard_library() {
     let answer = run(&executor, "run_python", &code);
     let found = answer["result"]["result"]["result"].as_array().unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(found.len(), list.len());
-    assert_eq!(
-        answer["result"]["report"]["denials"],
-        Value::Null,
-        "no module is looked for in files: {answer}"
-    );
+    let denied = |answer: &Value| answer["result"]["report"]["usage"]["denied"].clone();
+    assert_eq!(denied(&answer), json!([]), "no module is looked for in files: {answer}");
+    let looks = "import mimetypes, zoneinfo\ntry: zoneinfo.ZoneInfo('Europe/Berlin')\nexcept \
+                 zoneinfo.ZoneInfoNotFoundError: pass\nmimetypes.guess_type('a.csv')";
+    let looked = run(&executor, "run_python", looks);
+    assert_eq!(denied(&looked), json!([]), "nor a time zone or a list of media types: {looked}");
+}
+
+#[test]
+fn python_returns_files_as_artifacts() {
+    let Some(executor) = interpreter("run_python") else { return };
+    let written = "import os, gzip\nfrom pathlib import Path\nos.makedirs('/artifacts/sub')\n\
+                   Path('/artifacts/sub/a.csv').write_text('a,b')\n\
+                   open('/artifacts/left-open.bin', 'wb').write(b'x')\n\
+                   with gzip.open('/artifacts/b.gz', 'wb') as f: f.write(b'y')\n\
+                   with gzip.open('/artifacts/b.gz') as f: read = f.read().decode()\n\
+                   os.rename('/artifacts/b.gz', '/artifacts/c.gz')\n\
+                   [read, sorted(os.listdir('/artifacts')), os.stat('/artifacts/sub/a.csv').st_size]";
+    let answer = run(&executor, "run_python", written);
+    let output = &answer["result"]["result"];
+    assert_eq!(output["result"], json!(["y", ["c.gz", "left-open.bin", "sub"], 3]), "{answer}");
+    assert_eq!(output["artifacts"], json!(["c.gz", "left-open.bin", "sub-a.csv"]), "{answer}");
+    let sent = answer["result"]["artifacts"].as_array().expect("artifacts");
+    let facts = sent.iter().map(|one| [one["name"].clone(), one["mime"].clone()]).collect::<Vec<_>>();
+    let kind = "application/octet-stream";
+    assert_eq!(json!(facts), json!([["c.gz", kind], ["left-open.bin", kind], ["sub-a.csv", "text/csv"]]));
+    // They end with the run.
+    let listed = run(&executor, "run_python", "import os\nos.listdir('/artifacts')");
+    assert_eq!(listed["result"]["result"], json!({ "result": [], "stdout": "" }), "{listed}");
+    for (code, words) in [
+        ("open('/artifacts/none/x', 'w')", "No such file or directory"),
+        ("open('/artifacts/a\\x1b', 'w').write('1')", "invalid"),
+        ("import os\nos.symlink('/etc/passwd', '/artifacts/link')", "python_error"),
+        ("open('/packages/x', 'w')", "Read-only file system"),
+        (
+            "with open('/artifacts/big', 'wb') as f:\n    for _ in range(20): f.write(bytes(1 << 20))",
+            "output",
+        ),
+    ] {
+        let refused = run(&executor, "run_python", code);
+        assert!(refused["error"].is_object() && refused.to_string().contains(words), "{code}: {refused}");
+    }
 }
 
 #[test]
@@ -334,6 +371,17 @@ fn python_calls_tools() {
     let Some(python) = client_folder("componentize-py", "python/bin/python") else { return };
     let mut command = Command::new(python);
     command.arg(script("tools_test.py"));
+    test_natively(command);
+}
+
+#[test]
+fn wheels_are_checked_and_files_in_memory_are_as_others() {
+    let Some(python) = client_folder("componentize-py", "python/bin/python") else { return };
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/crates/tool/src");
+    let unpack = sources.join("packages/unpack.py").canonicalize().expect("a file");
+    let mut command = Command::new(python);
+    // Without the packages of the environment, which import modules before the files in memory are there.
+    command.arg("-S").arg(script("packages_test.py")).arg(unpack);
     test_natively(command);
 }
 

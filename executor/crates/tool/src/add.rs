@@ -1,6 +1,7 @@
 //! `tool add`: installs a tool from a folder, a module or a registry.
 
-use crate::arguments::RegistryOptions;
+use crate::arguments::{PackageOptions, RegistryOptions};
+use crate::packages::{self, Order};
 use crate::registry::{self, PulledTool};
 use crate::{approve, check, replaced_tool, science, set_up, toolchain};
 use a2g_command::output::{note, one_line, print};
@@ -57,7 +58,26 @@ pub(crate) fn add_python(setup: &Setup, wheel: Option<&Path>) -> anyhow::Result<
     }
     let tools_runtime = set_up(&config)?;
     let source = science::make(wheel, tools_runtime.cache.folder())?;
-    match install(source.path(), None, &config, &tools_runtime)? {
+    install_made(source.path(), setup, &config, &tools_runtime)
+}
+
+/// Installs a copy of `run_python` with packages.
+pub(crate) fn add_packages(setup: &Setup, options: &PackageOptions) -> anyhow::Result<ExitCode> {
+    let order = Order::read(options)?;
+    let config = config(setup)?;
+    let tools_runtime = set_up(&config)?;
+    let source = packages::make(&order, tools_runtime.cache.folder())?;
+    install_made(source.path(), setup, &config, &tools_runtime)
+}
+
+/// Installs the tool in a folder that this program made.
+fn install_made(
+    source: &Path,
+    setup: &Setup,
+    config: &Config,
+    tools_runtime: &ToolRuntime,
+) -> anyhow::Result<ExitCode> {
+    match install(source, None, config, tools_runtime)? {
         Installation::Installed(_added) => Ok(ExitCode::SUCCESS),
         Installation::Waits(update) => Ok(approve::print_waiting(&update, setup)),
     }

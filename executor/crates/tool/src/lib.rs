@@ -11,6 +11,7 @@ mod difference;
 mod language;
 mod list;
 mod new;
+mod packages;
 mod prepare;
 mod registry;
 mod science;
@@ -26,7 +27,7 @@ use a2g_command::setup::{ToolRuntime, check_containment, config};
 use a2g_config::Config;
 use a2g_core::catalog::{CheckedTool, ToolManifest};
 use anyhow::bail;
-use arguments::Tool;
+use arguments::{Packages, Tool};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,10 +39,13 @@ pub fn main(command: ToolCommand) -> anyhow::Result<ExitCode> {
     match command.command {
         Tool::List { setup, json } => list::list(&setup, json),
         Tool::Inspect { setup, name, json } => list::inspect(&config(&setup)?, &name, json),
-        Tool::Add { setup, registry, path: Some(path), python: None, wheel: _ } => {
+        Tool::Add { setup, registry, path: Some(path), python: None, wheel: _, packages: _ } => {
             add::add(&setup, &registry, &path)
         }
-        Tool::Add { setup, registry: _, path: _, python: _, wheel } => {
+        Tool::Add { setup, registry: _, path: None, python: None, wheel: _, packages } => {
+            add::add_packages(&setup, &packages)
+        }
+        Tool::Add { setup, registry: _, path: _, python: Some(Packages::Science), wheel, packages: _ } => {
             add::add_python(&setup, wheel.as_deref())
         }
         Tool::Push { setup, registry, address, folder, installed } => {

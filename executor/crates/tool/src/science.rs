@@ -44,11 +44,12 @@ const MANIFEST: &str = include_str!("science/tool.toml");
 const README: &str = include_str!("science/README.md");
 const ARGUMENTS: &str = include_str!("science/arguments.json");
 const START: &str = include_str!("science/a2g_start.py");
-/// The modules in Python, of which the last four are those of `run_python` with the standard library.
-const MODULES: [(&str, &str); 7] = [
-    ("a2g_files", include_str!("science/a2g_files.py")),
+/// The modules in Python, of which the last six are those of `run_python` with the standard library.
+const MODULES: [(&str, &str); 8] = [
     ("a2g_door", include_str!("science/a2g_door.py")),
     ("a2g_science", include_str!("science/a2g_science.py")),
+    ("a2g_artifacts", include_str!("../../../../tools/run_python/a2g_artifacts.py")),
+    ("a2g_files", include_str!("../../../../tools/run_python/a2g_files.py")),
     ("a2g_json", include_str!("../../../../tools/run_python/a2g_json.py")),
     ("a2g_program", include_str!("../../../../tools/run_python/a2g_program.py")),
     ("a2g_tools", include_str!("../../../../tools/run_python/a2g_tools.py")),

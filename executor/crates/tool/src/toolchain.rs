@@ -250,14 +250,7 @@ fn make_python(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> 
              `python3 -m venv .venv && .venv/bin/pip install -r requirements.txt` installs it"
         )
     })?;
-    let version = first_line(&ask(Command::new(&program).arg("--version"))?);
-    if version_in(&version).is_some_and(|found| found < MIN_COMPONENTIZE_PY) {
-        let (major, minor) = MIN_COMPONENTIZE_PY;
-        bail!(
-            "{version} is too old: componentize-py {major}.{minor} or newer is needed, as in `requirements.txt`"
-        );
-    }
-    let module = output_file(work)?;
+    let maker = ComponentizePy::new(program)?;
     // Copied, because Python writes beside the sources, and componentize-py reads everything in their folder.
     let sources = work.join("python");
     if sources.exists() {
@@ -265,15 +258,47 @@ fn make_python(folder: &Path, work: &Path) -> anyhow::Result<(String, PathBuf)> 
     }
     copy_python(folder, &sources)?;
     std::fs::write(sources.join(PYTHON_ENTRY_MODULE).with_extension("py"), PYTHON_ENTRY)?;
-    let mut build = Command::new(program);
-    build.arg("--quiet").arg("--wit-path").arg(contract_folder(folder, work)?);
-    build.args(["--world", "tool", "componentize", PYTHON_ENTRY_MODULE, "--python-path"]).arg(&sources);
-    build.arg("--output").arg(&module).current_dir(folder);
-    // Without a separate environment, componentize-py would include the packages of the current one or of the system's
-    // Python.
-    build.env("VIRTUAL_ENV", empty_environment(work)?).env_remove("PYTHONPATH");
-    run("componentize-py", &version, &mut build, MAX_BUILD)?;
-    Ok((version, module))
+    let module = maker.make(PYTHON_ENTRY_MODULE, &sources, &contract_folder(folder, work)?, work)?;
+    Ok((maker.version, module))
+}
+
+/// componentize-py, of a version that can be used.
+pub(crate) struct ComponentizePy {
+    program: PathBuf,
+    version: String,
+}
+
+impl ComponentizePy {
+    /// Asks the program for its version.
+    pub(crate) fn new(program: PathBuf) -> anyhow::Result<Self> {
+        let version = first_line(&ask(Command::new(&program).arg("--version"))?);
+        if version_in(&version).is_some_and(|found| found < MIN_COMPONENTIZE_PY) {
+            let (major, minor) = MIN_COMPONENTIZE_PY;
+            bail!("{version} is too old: componentize-py {major}.{minor} or newer is needed");
+        }
+        Ok(Self { program, version })
+    }
+
+    /// Makes a component of the module `entry` in the folder `sources`, and returns its path below `work`. All paths are
+    /// absolute.
+    pub(crate) fn make(
+        &self,
+        entry: &str,
+        sources: &Path,
+        contract: &Path,
+        work: &Path,
+    ) -> anyhow::Result<PathBuf> {
+        let module = output_file(work)?;
+        let mut build = Command::new(&self.program);
+        build.arg("--quiet").arg("--wit-path").arg(contract);
+        build.args(["--world", "tool", "componentize", entry, "--python-path"]).arg(sources);
+        build.arg("--output").arg(&module).current_dir(work);
+        // Without a separate environment, componentize-py would include the packages of the current one or of the
+        // system's Python.
+        build.env("VIRTUAL_ENV", empty_environment(work)?).env_remove("PYTHONPATH");
+        run("componentize-py", &self.version, &mut build, MAX_BUILD)?;
+        Ok(module)
+    }
 }
 
 /// A virtual environment without packages.
@@ -301,7 +326,7 @@ fn copy_python(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// The folder with the contract: the tool's own, or else a copy of this program's.
-fn contract_folder(folder: &Path, work: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn contract_folder(folder: &Path, work: &Path) -> anyhow::Result<PathBuf> {
     let own = folder.join("wit");
     if own.is_dir() {
         return Ok(own);

@@ -6,6 +6,7 @@ import sys
 
 from _frozen_importlib_external import PathFinder
 
+import a2g_artifacts
 import a2g_door
 import a2g_files
 import a2g_json
@@ -19,24 +20,7 @@ NO_MODULE = "run_python does not have the module `{}`, and nothing can be instal
 numpy, pandas, scipy, sklearn, statsmodels, matplotlib, seaborn, PIL, lxml, openpyxl, bs4, sympy, networkx, yaml, jinja2"
 NEEDS_NETWORK = {"ssl", "_ssl", "_socket", "requests", "httpx", "aiohttp", "urllib3"}
 NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty"}
-MEDIA_TYPES = {
-    "csv": "text/csv",
-    "gif": "image/gif",
-    "html": "text/html",
-    "jpeg": "image/jpeg",
-    "jpg": "image/jpeg",
-    "json": "application/json",
-    "md": "text/markdown",
-    "pdf": "application/pdf",
-    "png": "image/png",
-    "svg": "image/svg+xml",
-    "txt": "text/plain",
-    "webp": "image/webp",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    "xml": "application/xml",
-}
 PICTURES = {"gif", "jpeg", "jpg", "pdf", "png", "svg", "webp"}
-CHUNK_BYTES = 1 << 20
 # The executor takes no longer text at once: a longer result would end the run without the name of a limit.
 MAX_RESULT_BYTES = 16 << 20
 MAX_BYTES_OF_A_CHAR = 4
@@ -142,7 +126,7 @@ def run(arguments):
         save_figures()
         result = a2g_json.encode(None if is_drawing(value) else plain_or_same(value), "result")
         parts = [f'"result": {result}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
-        names = send_artifacts()
+        names = a2g_artifacts.send(a2g_door.artifact)
         close_figures()
         if names:
             parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
@@ -218,15 +202,11 @@ def is_drawing(value):
     return type(value).__module__.partition(".")[0] in ("matplotlib", "mpl_toolkits", "seaborn")
 
 
-def extension(name):
-    return name.rpartition(".")[2].lower()
-
-
 def save_figures():
     """Each figure that is still open becomes an artifact, unless the program wrote pictures itself."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     new = {name for _, name, _ in a2g_files.new_artifacts()}
-    if pyplot is None or any(extension(name) in PICTURES for name in new - saved_figures):
+    if pyplot is None or any(a2g_artifacts.extension(name) in PICTURES for name in new - saved_figures):
         return
     for number in pyplot.get_fignums():
         name = f"figure-{number}.png"
@@ -240,20 +220,6 @@ def close_figures():
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close("all")
-
-
-def send_artifacts():
-    """The names of the files below /artifacts that no earlier program of the session has sent as they are; they are sent."""
-    names = []
-    for _, name, content in a2g_files.new_artifacts():
-        media_type = MEDIA_TYPES.get(extension(name), "application/octet-stream")
-        size = content.size()
-        for start in range(0, max(size, 1), CHUNK_BYTES):
-            end = start + CHUNK_BYTES
-            a2g_door.artifact(name, media_type, content.read(start, end), end >= size)
-        content.is_sent = True
-        names.append(name)
-    return names
 
 
 prepare()

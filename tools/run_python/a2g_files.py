@@ -1,6 +1,7 @@
-"""Files in memory, in front of the granted ones: Python's library, matplotlib's data, /tmp and /artifacts.
+"""Files in memory, in front of the granted ones: /artifacts, and /packages where the tool has packages. In the tool with
+the scientific packages also /tmp, Python's library and matplotlib's data.
 
-The library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
+That library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
 find these files; libraries in C that open a path by themselves, such as sqlite3 and lxml, do not.
 """
 
@@ -15,16 +16,25 @@ import time
 
 import _io
 
-LIBRARY = next(path for path in sys.path if path.endswith(".zip"))
+LIBRARY = next((path for path in sys.path if path.endswith(".zip")), None)
 PLOT_DATA = f"{LIBRARY}/matplotlib/mpl-data"
+PACKAGES = "/packages"
+# Paths at which Python and its packages look for themselves, fonts, time zones, media types and settings: the library is
+# there, and all else does not exist. A look at the granted files would be refused, and be in the report of a program that
+# did nothing wrong.
+LOOKED_AT = ("/usr", "/etc/mime.types", "/etc/httpd/mime.types", "/etc/httpd/conf/mime.types")
+LOOKED_AT += ("/etc/apache/mime.types", "/etc/apache2/mime.types", "matplotlibrc")
 ARTIFACTS = "/artifacts"
 WRITABLE = ("/tmp", ARTIFACTS)
 # Above every descriptor of WASI.
 FIRST_DESCRIPTOR = 1 << 20
 STARTED = int(time.time())
 
+# The folders of which all files are in memory, and those of them that a program can write to.
+roots = ()
+writable = ()
 contents = {}
-folders = {*WRITABLE}
+folders = set()
 descriptors = {}
 next_descriptor = FIRST_DESCRIPTOR
 
@@ -132,14 +142,19 @@ def error(number, path):
 def place(path):
     """The absolute form of a path of one of these files; `None` for any other path."""
     if type(path) is not str:
-        if isinstance(path, int):
+        try:
+            path = os.fsdecode(path)
+        except TypeError:
+            # A descriptor, or no path at all, about which the real function has its own error.
             return None
-        path = os.fspath(path)
-        path = os.fsdecode(path) if isinstance(path, bytes) else path
-    if not path.startswith(("/tmp", "/artifacts", LIBRARY)):
+    if not path.startswith(roots):
         return None
     path = os.path.normpath(path)
-    return path if path.startswith(LIBRARY) or path.split("/", 2)[1] in ("tmp", "artifacts") else None
+    return path if is_below(path, roots) else None
+
+
+def is_below(path, parents):
+    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
 def load_plot_data(at):
@@ -182,7 +197,7 @@ class Packed:
 
 
 def is_writable(at):
-    return not at.startswith(LIBRARY)
+    return is_below(at, writable)
 
 
 def find(at):
@@ -345,7 +360,7 @@ def scan_folder(at):
 
 
 def check_change(at):
-    if not is_writable(at) or at in WRITABLE:
+    if not is_writable(at) or at in writable:
         raise error(errno.EROFS, at)
 
 
@@ -451,8 +466,19 @@ def replace(name, function):
 
 
 def install(library_size, read_library):
-    """Puts these files in front of the granted ones."""
+    """Puts these files in front of the granted ones: those of the tool with the scientific packages."""
     contents[LIBRARY] = Stored(library_size, read_library)
+    # The time zones are those of the package tzdata.
+    os.environ["PYTHONTZPATH"] = ""
+    install_roots(WRITABLE, LOOKED_AT)
+
+
+def install_roots(writable_roots, read_only_roots):
+    """Puts the files of these folders in front of the granted ones."""
+    global roots, writable
+    writable = writable_roots
+    roots = (*writable_roots, *read_only_roots)
+    folders.update(writable_roots)
     for name, mine in {
         "stat": describe,
         "lstat": describe,
@@ -483,6 +509,13 @@ def install(library_size, read_library):
         route_descriptor(name, mine)
     builtins.open = io.open = _io.open = open_file(_io.open)
     io.open_code = _io.open_code = open_code(_io.open_code)
+
+
+def add(at, data):
+    """Adds a file, and the folders above it."""
+    contents[at] = Content(data)
+    while (at := os.path.dirname(at)) not in folders and at != "/":
+        folders.add(at)
 
 
 def new_artifacts():
