@@ -33,7 +33,7 @@ pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use reuse::{ReuseLimits, UsedChild};
-pub use session::{IdleSession, Kept, SessionRefusal, StoreUse};
+pub use session::{IdleSession, Kept, RefusedStore, SessionRefusal, StoreUse};
 pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
@@ -225,8 +225,8 @@ impl Isolate {
     /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text, in the store of `store`.
     ///
     /// # Errors
-    /// [`SessionRefusal`] if the tool can have no session under this permit, or the run does not continue the given one, which
-    /// then ends. Never with [`StoreUse::Fresh`].
+    /// If the tool can have no session under this permit, or the run does not continue the given one. Never with
+    /// [`StoreUse::Fresh`].
     pub fn request(
         &self,
         agent: &AgentDid,
@@ -234,7 +234,7 @@ impl Isolate {
         permit: Permit,
         arguments: String,
         store: StoreUse,
-    ) -> Result<RunRequest, SessionRefusal> {
+    ) -> Result<RunRequest, RefusedStore> {
         let grant = permit.grant().clone();
         let assigned = match (self.placements.get(tool), &self.supervisor) {
             (Some(Placement::Process(lifetime)), Some(supervisor)) => {
@@ -246,21 +246,23 @@ impl Isolate {
                         StoreUse::Opens | StoreUse::Continues(_),
                         ProcessLifetime::OneRun | ProcessLifetime::Reused,
                     ) => {
-                        supervisor.check_session(tool, &permit)?;
+                        if let Err(reason) = supervisor.check_session(tool, &permit) {
+                            return Err(store.refuse(reason));
+                        }
                         ProcessUse::Turns(agent)
                     }
                 };
                 match (supervisor.job_request(tool, permit, task, process), store) {
                     (Ok(job), StoreUse::Fresh | StoreUse::Opens) => AssignedRun::Process(Box::new(job)),
                     (Ok(job), StoreUse::Continues(session)) => {
-                        AssignedRun::Process(Box::new(supervisor.continue_session(job, session)?))
+                        AssignedRun::Process(Box::new(Supervisor::continue_session(job, session)?))
                     }
                     (Err(error), _) => AssignedRun::Unavailable(error.to_string()),
                 }
             }
             (Some(Placement::Inline(artifact)), _) => match store {
                 StoreUse::Fresh => AssignedRun::Inline(artifact.clone(), Box::new(permit), arguments),
-                StoreUse::Opens | StoreUse::Continues(_) => return Err(SessionRefusal::Inline),
+                StoreUse::Opens | StoreUse::Continues(_) => return Err(store.refuse(SessionRefusal::Inline)),
             },
             (Some(Placement::Process(_)), None) | (Some(Placement::Unavailable(_)) | None, _) => {
                 AssignedRun::Unavailable(NOT_LOADED.to_owned())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! turn ── Ended ──▶ fails what the guest has left open ── Idle ──▶ waits ── arguments, relay, begin ──▶ next turn
-//!   └─ any other end, an unexpected message or thread, too many descriptors, another grant ──▶ SIGKILL
+//!   └─ any other end, an unexpected message or thread, too many descriptors ──▶ SIGKILL
 //! ```
 //! A session belongs to one agent, tool, module and grant, as a reused process does. Its owner holds it between two turns, and
 //! decides who may continue it, and ends it at a stop, at a revocation, and when the catalogue has another version of its tool.
@@ -58,12 +58,31 @@ pub enum SessionRefusal {
     KeptApart,
     /// The grant of this turn is not equal to that of the first one.
     #[error(
-        "the grant of this call is not the one under which the session was opened, so the session has ended: open a new one"
+        "the grant of this call (limits, files, network or tools that it may call) is not the one under which the session \
+         was opened: call under that grant, or open a new session"
     )]
     GrantDiffers,
     /// Its process has ended.
     #[error("the session has ended, and nothing of it is left: open a new one")]
     Ended,
+}
+
+/// A store that a run cannot have.
+pub struct RefusedStore {
+    /// The reason.
+    pub reason: SessionRefusal,
+    /// The session that was to be continued, unless it has ended.
+    pub session: Option<Box<IdleSession>>,
+}
+
+impl StoreUse {
+    pub(super) fn refuse(self, reason: SessionRefusal) -> RefusedStore {
+        let session = match self {
+            Self::Fresh | Self::Opens => None,
+            Self::Continues(session) => Some(session),
+        };
+        RefusedStore { reason, session }
+    }
 }
 
 /// Checks that a tool with this contract can have a session under `permit`.

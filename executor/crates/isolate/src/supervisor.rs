@@ -16,7 +16,7 @@ use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
 use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after, may_share_process};
-use super::session::{IdleSession, Kept, SessionKey, SessionRefusal, check_session};
+use super::session::{IdleSession, Kept, RefusedStore, SessionKey, SessionRefusal, check_session};
 use super::tool_images::ToolImage;
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
@@ -176,17 +176,20 @@ impl Supervisor {
     /// The request of a turn that continues `session`.
     ///
     /// # Errors
-    /// If it does not; the session ends.
+    /// If it does not.
     pub(super) fn continue_session(
-        &self,
         job: JobRequest,
         session: Box<IdleSession>,
-    ) -> std::result::Result<JobRequest, SessionRefusal> {
-        match &job.further_use {
-            FurtherUse::Turns(key) => session.check_turn(key)?,
-            FurtherUse::None | FurtherUse::Runs(_) => return Err(SessionRefusal::Ended),
+    ) -> std::result::Result<JobRequest, RefusedStore> {
+        let checked = match &job.further_use {
+            FurtherUse::Turns(key) => session.check_turn(key),
+            FurtherUse::None | FurtherUse::Runs(_) => Err(SessionRefusal::Ended),
+        };
+        match checked {
+            Ok(()) => Ok(JobRequest { session: Some(session), ..job }),
+            Err(reason @ SessionRefusal::Ended) => Err(RefusedStore { reason, session: None }),
+            Err(reason) => Err(RefusedStore { reason, session: Some(session) }),
         }
-        Ok(JobRequest { session: Some(session), ..job })
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.

@@ -138,19 +138,20 @@ fn a_stop_and_a_revocation_end_the_sessions_of_the_agent() {
 }
 
 #[test]
-fn another_grant_ends_the_session() {
+fn a_call_under_another_grant_does_not_go_on_in_the_session() {
     let fixture = Fixture::start(options());
+    let handle = fixture.open("a");
     for grant in [
         json!({ "max_memory_mb": 20 }),
         json!({ "timeout_seconds": 10 }),
         json!({ "filesystem_scope": ["/workspace/*.txt"] }),
     ] {
-        let handle = fixture.open("a");
         let answer = fixture.ask(&granted(turn(&handle, json!([["keep", "b"]])), &grant));
-        let message = expect_blocked(&answer, "session_lost");
+        let message = expect_blocked(&answer, "session_refused");
         assert!(message.contains("grant"), "{grant}: {message}");
-        fixture.expect_lost(&handle);
     }
+    let next = fixture.run(&turn(&handle, json!([["keep", "c"]])));
+    assert_eq!((first_step(&next), &next["session"]["turn"]), (&json!(["a", "c"]), &json!(2)), "{next}");
 }
 
 #[test]

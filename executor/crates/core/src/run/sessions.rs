@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 /// The refusal of a handle that continues nothing. It does not say whether there is such a session.
 const LOST: &str = "there is no such session of this caller, agent and tool: it was never opened, or it has ended (idle \
-     for longer than `sessions.idle_seconds`, a turn without an answer, another version or grant of the tool, a stop, or \
+     for longer than `sessions.idle_seconds`, a turn without an answer, another version of the tool, a stop, or \
      a restart). Open another one with `new`; nothing of an earlier one is in it";
 const BUSY: &str = "another turn of this session has not ended: wait for its result, and send the call again with a new \
      intent id";
@@ -405,6 +405,17 @@ impl SessionLease {
         }
     }
 
+    /// Lets the session wait again although this turn has not begun. It ends if there is no `store`.
+    pub(super) fn put_back(mut self, store: Option<Box<IdleSession>>) {
+        let earlier = self.turn.saturating_sub(1);
+        if let Some(session) = self.sessions.table.lock().sessions.get_mut(&self.handle) {
+            session.turns = earlier;
+        }
+        self.turn = earlier;
+        self.store = store;
+        self.give_back();
+    }
+
     /// Lets the session wait for its next turn. Called once the receipt of this one is stored.
     pub(super) fn give_back(mut self) {
         if let Some(store) = self.store.take() {
@@ -446,10 +457,10 @@ fn is_answer(end: &End) -> bool {
 /// The refusal of a call whose run cannot have the session that was opened or taken for it.
 pub(super) fn refused_store_fault(call: &Call, reason: SessionRefusal) -> Fault {
     let blocked_by = match reason {
-        SessionRefusal::Inline | SessionRefusal::NotTyped | SessionRefusal::KeptApart => {
-            BlockedBy::SessionRefused
-        }
-        SessionRefusal::GrantDiffers => BlockedBy::SessionLost,
+        SessionRefusal::Inline
+        | SessionRefusal::NotTyped
+        | SessionRefusal::KeptApart
+        | SessionRefusal::GrantDiffers => BlockedBy::SessionRefused,
         // As for any other handle that continues nothing.
         SessionRefusal::Ended => return refusal(call, BlockedBy::SessionLost, LOST),
     };

@@ -22,7 +22,7 @@ use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink,
 use a2g_capability::{Grant, Permit};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::WaitId;
-use a2g_isolate::{PreparedChild, RunRequest, SessionRefusal, StoreUse};
+use a2g_isolate::{PreparedChild, RefusedStore, RunRequest, StoreUse};
 use a2g_journal::{KnownIntent, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
@@ -101,7 +101,7 @@ impl ClaimedCall {
         permit: Permit,
         changes: Option<&mut StagedChanges>,
         store: StoreUse,
-    ) -> Result<RunRequest, SessionRefusal> {
+    ) -> Result<RunRequest, RefusedStore> {
         let call = self.call();
         let narrowed = match changes.as_deref().and_then(StagedChanges::max_written) {
             Some(max_bytes) => permit.narrow_written(max_bytes),
@@ -288,9 +288,12 @@ impl Turn {
             Ok(Staged { mut changes, turn: OpenTurn { lease, store } }) => {
                 match claimed.request(permit, changes.as_mut(), store) {
                     Ok(request) => RequestedRun { request, changes, lease },
-                    Err(refusal) => {
-                        drop((changes, lease));
-                        return Err(claimed.release(refused_store_fault(call, refusal)).await);
+                    Err(RefusedStore { reason, session }) => {
+                        drop(changes);
+                        if let Some(lease) = lease {
+                            lease.put_back(session);
+                        }
+                        return Err(claimed.release(refused_store_fault(call, reason)).await);
                     }
                 }
             }
