@@ -495,15 +495,15 @@ impl Kept {
     }
 
     /// Lets the changes stay as they are: the receipt that says so is on the disk.
-    pub(in crate::run) fn finish(mut self, receipt: &Arc<Receipt>) {
+    pub(in crate::run) async fn finish(mut self, receipt: &Arc<Receipt>) {
         let Some(mut run) = self.run.take() else { return };
         if self.stored.is_none() {
             return run.set_fate(Fate::Removed);
         }
         run.set_fate(Fate::Kept);
         let stored_receipt = Arc::clone(receipt);
-        // Not waited for: the journal has it, too.
-        drop(tokio::task::spawn_blocking(move || run.write_receipt(&stored_receipt)));
+        // Waited for, because a journal in memory has forgotten it: a decision that follows at once would not find it.
+        drop(tokio::task::spawn_blocking(move || run.write_receipt(&stored_receipt)).await);
     }
 }
 

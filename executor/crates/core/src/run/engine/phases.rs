@@ -542,7 +542,7 @@ impl Ended {
         let now = engine.clock.now();
         engine.journal_claims.finish(Arc::clone(&receipt), task, reporting, now).await?;
         if let Some(changes) = kept {
-            changes.finish(&receipt);
+            changes.finish(&receipt).await;
         }
         // Not if another node has ended the intent meanwhile: its receipt names no session that is kept.
         let is_kept =
