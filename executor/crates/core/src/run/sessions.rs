@@ -449,6 +449,7 @@ fn is_answer(end: &End) -> bool {
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::NotCommitted(_)
+        | End::LeftToOperator(_)
         | End::LimitReached(_)
         | End::Aborted(_) => false,
     }

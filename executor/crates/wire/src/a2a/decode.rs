@@ -407,8 +407,9 @@ fn decode_message_with_call(field: Field<'_>, mut params: Object<'_>) -> Result<
     let pointer = field.pointer().to_owned();
     let message = decode_message(field)?;
     let asks = |metadata: &Metadata| metadata.get("session") == Some(&Value::Bool(true));
+    let asks_for_session = [message.metadata.as_ref(), metadata.as_ref()].into_iter().flatten().any(asks);
     Ok(SendParams {
-        asks_for_session: [message.metadata.as_ref(), metadata.as_ref()].into_iter().flatten().any(asks),
+        asks_for_session,
         call: find_call(&message, metadata.as_ref(), &pointer)?,
         message,
         blocking: configuration.read_nullable("blocking")?.unwrap_or(true),

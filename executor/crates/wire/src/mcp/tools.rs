@@ -127,11 +127,11 @@ fn input_schema(tool: &Descriptor) -> Cow<'_, Value> {
         return schema;
     }
     let mut with_session = schema.into_owned();
-    if let Value::Object(members) = &mut with_session {
-        if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
-            let argument = json!({ "type": "string", "description": SESSION_DESCRIPTION });
-            properties.insert(Descriptor::SESSION_ARGUMENT.to_owned(), argument);
-        }
+    if let Value::Object(members) = &mut with_session
+        && let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({}))
+    {
+        let argument = json!({ "type": "string", "description": SESSION_DESCRIPTION });
+        properties.insert(Descriptor::SESSION_ARGUMENT.to_owned(), argument);
     }
     Cow::Owned(with_session)
 }
