@@ -4,3 +4,4 @@ mod budget;
 mod code;
 mod nested_calls;
 mod shared_files;
+mod shell;

@@ -84,8 +84,8 @@ impl Builtin for Tool {
             Ok(output) => ExecResult::ok(output),
             Err(Failure::Usage(problem)) => ExecResult::err(format!("tool: {problem}\n{USAGE}"), 2),
             Err(Failure::Call(name, error)) => {
-                let detail = error.detail().map(|detail| format!("\n{detail}")).unwrap_or_default();
-                ExecResult::err(format!("tool {name}: {error}{detail}\n"), 1)
+                let facts = json!({ "code": error.code(), "detail": error.detail() });
+                ExecResult::err(format!("tool {name}: {error}\n{facts}\n"), 1)
             }
         })
     }
