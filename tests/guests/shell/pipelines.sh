@@ -128,7 +128,7 @@ seq 1 2 9 | paste -sd+ | tee /dev/stderr 2> /dev/null | sed 's/$/ = 25/'
 #- printf
 printf '%05d %x %-5s| %s\n' 42 255 ab 'c d' 7 8 e f
 #- dates
-date -u -d @86400 '+%Y-%m-%d %H:%M:%S'; date -u -d '2026-11-30 +1 day' +%A
+date -u -d @86400 '+%Y-%m-%d %H:%M:%S'; date -u -d '2026-11-30' +%A
 #- names of paths
 basename /a/b/c.txt .txt; dirname /a/b/c.txt; (cd data/sub && basename "$PWD")
 #- files

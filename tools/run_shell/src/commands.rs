@@ -76,7 +76,7 @@ struct Tool;
 #[async_trait]
 impl Builtin for Tool {
     async fn execute(&self, call: BuiltinContext<'_>) -> bashkit::Result<ExecResult> {
-        /// The context has no state in a run: all of them are the same host.
+        // A context has no state: each of them is the same host.
         let context = Context::default();
         let input = || call.stdin.map(|input| input.text_lossy().into_owned()).unwrap_or_default();
         let outcome = run(context.tools(), call.args, input);

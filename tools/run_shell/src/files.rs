@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use a2g_guest_sdk::ToolError;
@@ -14,7 +15,7 @@ use bashkit::{
 };
 
 const TEMPORARY: &str = "/tmp";
-/// The sandbox has no modes: a file is shown with the mode that new ones have elsewhere.
+/// The sandbox has no modes: files are shown with those that new ones have elsewhere.
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 /// The paths for which bash would open a connection.
@@ -26,6 +27,9 @@ pub(crate) struct Files {
     folders: Vec<PathBuf>,
     /// The place of temporary files, if no granted folder has it.
     temporary: Option<InMemoryFs>,
+    /// The modes that scripts have given to files of granted folders. Only this shell knows them, so that a script can
+    /// run another one that it has made executable.
+    modes: Mutex<BTreeMap<PathBuf, u32>>,
 }
 
 /// Where a path leads.
@@ -37,13 +41,14 @@ enum Place<'a> {
 }
 
 impl Files {
-    /// The files of a run that is granted `folders`.
-    pub(crate) fn new(folders: Vec<PathBuf>) -> Self {
+    /// The files of a run that is granted `folders`. The sandbox names the root also where nothing of it is granted.
+    pub(crate) fn new(mut folders: Vec<PathBuf>) -> Self {
+        folders.retain(|folder| folder.is_absolute() && fs::metadata(folder).is_ok());
         let has_temporary = folders
             .iter()
             .any(|folder| folder.starts_with(TEMPORARY) || Path::new(TEMPORARY).starts_with(folder));
         let temporary = (!has_temporary).then(|| InMemoryFs::with_limits(FsLimits::unlimited()));
-        Self { folders, temporary }
+        Self { folders, temporary, modes: Mutex::default() }
     }
 
     /// The folder in which a shell starts: the first that is granted, or else that of temporary files.
@@ -61,6 +66,19 @@ impl Files {
             // The sandbox refuses the path, and its report lists it.
             _ => Place::Sandbox,
         }
+    }
+
+    fn modes(&self) -> MutexGuard<'_, BTreeMap<PathBuf, u32>> {
+        self.modes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The metadata of a file of a granted folder.
+    fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        let mut found = metadata(&fs::symlink_metadata(path)?);
+        if let Some(mode) = self.modes().get(path) {
+            found.mode = *mode;
+        }
+        Ok(found)
     }
 
     fn is_above(&self, path: &Path) -> bool {
@@ -113,10 +131,6 @@ impl Files {
         }
         format!("Permission denied: this run has files in {} only", folders.join(", "))
     }
-}
-
-fn unsupported<T>(words: &str) -> Result<T> {
-    Err(io::Error::new(ErrorKind::Unsupported, words).into())
 }
 
 /// The metadata of a folder above granted ones.
@@ -242,7 +256,10 @@ impl FileSystem for Files {
     async fn remove(&self, path: &Path, recursive: bool) -> Result<()> {
         let path = normalize_path(path);
         match self.place(&path) {
-            Place::Sandbox => self.at(&path, remove(&path, recursive)),
+            Place::Sandbox => {
+                self.modes().remove(&path);
+                self.at(&path, remove(&path, recursive))
+            }
             Place::Memory(memory) => memory.remove(&path, recursive).await,
             Place::Above => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
         }
@@ -252,7 +269,7 @@ impl FileSystem for Files {
     async fn stat(&self, path: &Path) -> Result<Metadata> {
         let path = normalize_path(path);
         match self.place(&path) {
-            Place::Sandbox => self.at(&path, fs::symlink_metadata(&path).map(|found| metadata(&found))),
+            Place::Sandbox => self.at(&path, self.metadata(&path)),
             Place::Memory(memory) => memory.stat(&path).await,
             Place::Above => Ok(above()),
         }
@@ -274,7 +291,14 @@ impl FileSystem for Files {
     async fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, to) = (normalize_path(from), normalize_path(to));
         match (self.place(&from), self.place(&to)) {
-            (Place::Sandbox, Place::Sandbox) => self.at(&from, fs::rename(&from, &to)),
+            (Place::Sandbox, Place::Sandbox) => {
+                self.at(&from, fs::rename(&from, &to))?;
+                let mut modes = self.modes();
+                if let Some(mode) = modes.remove(&from) {
+                    modes.insert(to, mode);
+                }
+                Ok(())
+            }
             (Place::Memory(memory), Place::Memory(_)) => memory.rename(&from, &to).await,
             (Place::Above, _) => self.at(&from, Err(ErrorKind::PermissionDenied.into())),
             (_, Place::Above) => self.at(&to, Err(ErrorKind::PermissionDenied.into())),
@@ -300,7 +324,8 @@ impl FileSystem for Files {
         match self.place(&link) {
             Place::Memory(memory) => memory.symlink(target, &link).await,
             Place::Sandbox | Place::Above => {
-                unsupported("links cannot be created in granted folders: copy the file")
+                let words = "links cannot be created in granted folders: copy the file";
+                Err(io::Error::new(ErrorKind::Unsupported, words).into())
             }
         }
     }
@@ -318,9 +343,14 @@ impl FileSystem for Files {
         let path = normalize_path(path);
         match self.place(&path) {
             Place::Memory(memory) => memory.chmod(&path, mode).await,
-            Place::Sandbox | Place::Above => {
-                unsupported("files here have no modes: to run a script, use `bash FILE`")
+            Place::Sandbox => {
+                let found = self.at(&path, self.metadata(&path))?;
+                if found.mode != mode {
+                    self.modes().insert(path, mode);
+                }
+                Ok(())
             }
+            Place::Above => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
         }
     }
 

@@ -82,14 +82,15 @@ fn is_name(name: &str) -> bool {
 
 export_tool!(
     run_shell,
-    description = "Runs a bash script in a sandbox: pipes, redirections, globs, functions, arrays and here-documents, \
-                   with grep, sed, awk, sort, uniq, cut, tr, find, xargs, diff, jq and the usual commands for text and \
-                   files. Files are those of the granted folders, by absolute paths or relative to the working folder, \
-                   which is the first of them. `tool NAME --argument value` or `tool NAME '{json}'` calls another tool \
-                   and prints its result as JSON; `tool` alone lists them. There are no programs, processes or network \
-                   (no git, curl, python: use `tool http_fetch` and `tool run_python`), links and modes of files cannot \
-                   be changed, and functions may call each other 16 deep. Returns stdout, stderr and exit_code; a \
-                   status other than 0 is no error."
+    description = "Runs a bash script in a sandbox: pipes, redirections, globs, functions, arrays and \
+                   here-documents, with grep, sed, awk, sort, uniq, cut, tr, find, xargs, diff, jq and the \
+                   other usual commands for text and files. Files are those of the granted folders, by \
+                   absolute paths or relative to the working folder, which is the first of them. `tool NAME \
+                   --argument value` or `tool NAME '{json}'` calls another tool and prints its result as \
+                   JSON; `tool` alone lists them. There are no other programs, processes or network (no git, \
+                   curl or python: use `tool http_fetch` or `tool run_python`), no links can be created, \
+                   functions call each other at most 16 deep, and seq prints at most 100,000 lines. Returns \
+                   stdout, stderr and exit_code; a status other than 0 is no error."
 );
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use a2g_guest_sdk::prelude::*;
 use bashkit::parser::Parser;
-use bashkit::{Bash, Error, ExecOptions, ExecResult, ExecutionLimits, MemoryLimits, SessionLimits};
+use bashkit::{
+    Bash, Error, ExecOptions, ExecResult, ExecutionLimits, LimitExceeded, MemoryLimits, SessionLimits,
+};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::commands;
@@ -18,6 +20,8 @@ const MAX_OUTPUT_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 16;
 /// The depth of nested syntax. The stack of a run holds some more.
 const MAX_SYNTAX_DEPTH: usize = 100;
+/// The values of a range in braces, such as `{1..10}`. bashkit makes no more of them.
+const MAX_RANGE: u64 = 10_000;
 /// Longer than any run may take, so that the executor's limit of time decides.
 const FOREVER: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -113,7 +117,27 @@ fn memory_limits() -> MemoryLimits {
 /// bash runs a script up to its first error of syntax. An agent learns more from a script that has changed nothing.
 fn check_syntax(script: &str) -> Result<(), ToolError> {
     let parser = Parser::with_limits(script, MAX_SYNTAX_DEPTH, usize::MAX);
-    parser.parse().map(drop).map_err(|error| refusal(&error, script))
+    parser.parse().map(drop).map_err(|error| refusal(&error, script))?;
+    for (line, text) in script.lines().enumerate() {
+        if let Some(range) = text.split('{').skip(1).find_map(large_range) {
+            let message = format!(
+                "line {}: `{{{range}}}` has more than {MAX_RANGE} values, the limit of run_shell: write \
+                 `for ((i = FIRST; i <= LAST; i++))`; nothing has run",
+                line + 1
+            );
+            return Err(ToolError::new("shell_limit", message));
+        }
+    }
+    Ok(())
+}
+
+/// The range with which a text begins that was after a `{`, if bashkit would leave it as it is, without a message.
+fn large_range(text: &str) -> Option<&str> {
+    let (range, _) = text.split_once('}')?;
+    let mut ends = range.split("..").map(str::parse::<i64>);
+    let (Some(Ok(first)), Some(Ok(last))) = (ends.next(), ends.next()) else { return None };
+    let step = ends.next().and_then(Result::ok).map_or(1, |step| step.unsigned_abs().max(1));
+    (first.abs_diff(last) / step >= MAX_RANGE).then_some(range)
 }
 
 /// An error that ended a script.
@@ -124,6 +148,10 @@ fn refusal(error: &Error, script: &str) -> ToolError {
             let place = if *line > 0 { format!("line {line}: ") } else { String::new() };
             ToolError::new("syntax_error", format!("{place}{message}; nothing has run"))
                 .with_detail(json!({ "message": message, "line": line, "text": text }))
+        }
+        Error::ResourceLimit(LimitExceeded::Memory(_)) => {
+            let message = "the script needs more memory than this run has: read and write the data in parts";
+            ToolError::new("out_of_memory", message)
         }
         Error::ResourceLimit(limit) => {
             ToolError::new("shell_limit", format!("run_shell ended the script: {limit}"))

@@ -4,7 +4,6 @@ use super::*;
 use a2g_guest_sdk::{Descriptor, testing};
 use bashkit::FileSystem;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 fn run(arguments: Value) -> Result<Value, ToolError> {
     testing::invoke(run_shell, arguments).result
@@ -156,9 +155,14 @@ fn absent_commands_say_what_to_use() {
 fn what_exceeds_the_shell_is_refused() {
     let error = run(json!({ "script": "f() { f; }; f" })).unwrap_err();
     assert_eq!(error.code(), "shell_limit", "{error}");
-    let error = run(json!({ "script": "head -c 5000000 /dev/zero | tr '\\0' x" })).unwrap_err();
+    let error = run(json!({ "script": "x=$(printf '%9999s' ''); for i in {1..500}; do echo \"$x\"; done" }))
+        .unwrap_err();
     assert_eq!(error.code(), "output_too_large", "{error}");
     assert!(error.message().contains("4194304 bytes"), "{error}");
+    let error = run(json!({ "script": "echo {1..3}\nfor i in {1..60000}; do echo; done" })).unwrap_err();
+    assert_eq!(error.code(), "shell_limit", "{error}");
+    assert!(error.message().starts_with("line 2: `{1..60000}` has more than 10000 values"), "{error}");
+    assert!(printed("echo {1..10000} {0..100000..50}").ends_with("99950 100000\n"));
     assert_eq!(printed("echo still"), "still\n");
 }
 
@@ -169,31 +173,33 @@ fn wait<T>(operation: impl Future<Output = bashkit::Result<T>>) -> bashkit::Resu
 
 #[test]
 fn files_without_a_granted_tmp_have_one_in_memory() {
-    let files =
-        Arc::new(files::Files::new(vec![PathBuf::from("/no/such/folder"), PathBuf::from("/no/more")]));
-    assert_eq!(files.start(), Path::new("/no/such/folder"));
+    let folders = ["/usr/share", "/etc", "/none"].map(PathBuf::from);
+    let files = files::Files::new(folders.to_vec());
+    assert_eq!(files.start(), Path::new("/usr/share"));
     let names = |path: &str| {
         let entries = wait(files.read_dir(Path::new(path))).unwrap();
-        entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>()
+        entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(
-        (names("/"), names("/no"), names("/no/such")),
-        (
-            vec!["no".to_owned(), "tmp".to_owned()],
-            vec!["more".to_owned(), "such".to_owned()],
-            vec!["folder".to_owned()],
-        )
-    );
+    assert_eq!((names("/"), names("/usr")), ("etc tmp usr".to_owned(), "share".to_owned()));
     wait(files.write_file(Path::new("/tmp/a/../b"), b"x")).unwrap();
-    assert_eq!(names("/tmp"), ["b"]);
+    assert_eq!(names("/tmp"), "b");
     assert_eq!(wait(files.read_file(Path::new("/tmp/b"))).unwrap(), b"x");
-    let error = wait(files.write_file(Path::new("/no/such/folder/x"), b"x")).unwrap_err();
-    assert!(error.to_string().contains("No such file"), "{error}");
-    assert!(wait(files.remove(Path::new("/no"), true)).is_err());
-
-    let granted = files::Files::new(vec![PathBuf::from("/tmp/no-such-folder")]);
-    assert!(wait(granted.write_file(Path::new("/tmp/no-such-folder/x"), b"x")).is_err());
+    assert!(wait(files.remove(Path::new("/usr"), true)).is_err());
     assert_eq!(files::Files::new(Vec::new()).start(), Path::new("/tmp"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let granted = files::Files::new(vec![folder.path().to_owned()]);
+    wait(granted.write_file(&folder.path().join("x"), b"x")).unwrap();
+    assert!(folder.path().join("x").exists());
+}
+
+#[test]
+fn modes_are_kept_by_the_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let script = "printf '#!/bin/bash\necho ran $1\n' > s; [ -x s ] || echo no; chmod +x s; ./s a; mv s t; ./t b; \
+                  sed -i 's/ran/RAN/' t; ./t c; rm t; touch t; stat -c %a t";
+    assert_eq!(printed(&format!("cd {path}; {script}")), "no\nran a\nran b\nRAN c\n644\n");
 }
 
 #[test]
