@@ -42,7 +42,7 @@ jq -c '.[]' > /tmp/calls
 while read -r call; do
   jq -c .arguments <<< "$call" | make "$(jq -r .tool <<< "$call")"
 done < /tmp/calls
-head -c 1048576 /dev/zero | tr '\0' a | jq -Rsc '{path: "/workspace/long", content: .}' | make write_file
+printf 'a%.0s' {1..1024} | jq -Rc '. * 1024' | jq -c '{path: "/workspace/long", content: .}' | make write_file
 "#;
 
 fn check(interpreter: &str, code: &str) {
