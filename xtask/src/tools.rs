@@ -36,6 +36,8 @@ Tools that `a2g-executor tool add` wrote stay.
 Calls `cargo xtask setup` first.";
 
 const DESCRIPTOR: &str = "tool.toml";
+/// The tool whose dependencies need more features of crates that other tools have too.
+const SHELL: &str = "run_shell";
 /// The first line of each descriptor that this module writes, and of no other.
 const MARK: &str = "# Laid out by `cargo xtask tools`; edit the source instead.\n";
 
@@ -102,10 +104,18 @@ pub(crate) fn names(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Compiles the tools in Rust.
+/// Compiles the tools in Rust: [`SHELL`] apart, because cargo gives one build the features that any of its packages needs,
+/// so that the patterns of `search_text` would get the tables of Unicode.
 pub(crate) fn build_modules(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
-    let mut cargo = guests.cargo(workspace, &["build", "--locked", "--release", "--target", WASIP1]);
-    compile(&format!("the guest tools for {WASIP1}"), &mut cargo)
+    let parts = [
+        (format!("the guest tools for {WASIP1}"), &["--workspace", "--exclude", SHELL][..]),
+        (format!("{SHELL} for {WASIP1}"), &["--package", SHELL][..]),
+    ];
+    for (what, packages) in parts {
+        let build = ["build", "--locked", "--release", "--target", WASIP1];
+        compile(&what, &mut guests.cargo(workspace, &[&build[..], packages].concat()))?;
+    }
+    Ok(())
 }
 
 /// The compiled module of a tool in Rust.

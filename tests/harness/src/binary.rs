@@ -38,6 +38,8 @@ pub fn tools() -> PathBuf {
 
 /// The tools that are built only where the programs that make their components can be installed.
 pub const INTERPRETERS: [&str; 2] = ["run_javascript", "run_python"];
+/// The tool that runs shell scripts, which is always built.
+pub const SHELL: &str = "run_shell";
 
 /// `true` if an interpreter is built. Otherwise the running test is named as skipped.
 pub fn has_interpreter(tool: &str) -> bool {

@@ -126,12 +126,12 @@ impl Catalogue {
         Self { folder: tempfile::tempdir().expect("a temp folder") }
     }
 
-    /// One with a copy of the tools of the repository, but for the interpreters, which are large.
+    /// One with a copy of the tools of the repository, but for the interpreters and the shell, which are large.
     pub fn with_tools() -> Self {
         let tools = std::fs::read_dir(super::tools()).expect("the tools");
         let names = tools.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
         names
-            .filter(|name| !super::INTERPRETERS.contains(&name.as_str()))
+            .filter(|name| !super::INTERPRETERS.contains(&name.as_str()) && name != super::SHELL)
             .fold(Self::empty(), |catalogue, name| catalogue.copy(&name))
     }
 

@@ -60,7 +60,7 @@ mod web_socket;
 
 pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake};
 pub use binary::{
-    INTERPRETERS, cache, cache_home, client_folder, clients, collection, guest, guest_wasip2,
+    INTERPRETERS, SHELL, cache, cache_home, client_folder, clients, collection, guest, guest_wasip2,
     has_interpreter, program, run, run_in, run_to_end, run_to_end_within, run_with_input, seeds, state,
     tools, vectors,
 };

@@ -5,3 +5,4 @@ mod code;
 mod nested_calls;
 mod sessions;
 mod shared_files;
+mod shell;

@@ -1,4 +1,4 @@
-//! The calls of programs: the table of calls through both interpreters.
+//! The calls of programs: the table of calls through both interpreters and the shell.
 
 use super::{Nest, cases, with_context, word};
 use harness::*;
@@ -33,22 +33,39 @@ await make("write_file", { path: "/workspace/long", content: "a".repeat(1 << 20)
 return codes;
 "#;
 
+/// The same, with one code in a line. `tool` prints it in the second line of its error.
+const SCRIPT: &str = r#"
+make() {
+  if tool "$1" - > /dev/null 2> /tmp/error; then echo '""'; else tail -n 1 /tmp/error | jq -c .code; fi
+}
+jq -c '.[]' > /tmp/calls
+while read -r call; do
+  jq -c .arguments <<< "$call" | make "$(jq -r .tool <<< "$call")"
+done < /tmp/calls
+printf 'a%.0s' {1..1024} | jq -Rc '. * 1024' | jq -c '{path: "/workspace/long", content: .}' | make write_file
+"#;
+
 fn check(interpreter: &str, code: &str) {
     if !has_interpreter(interpreter) {
         return;
     }
+    check_calls(interpreter, "code", code, |result| result["result"].as_array().expect("codes").clone());
+}
+
+/// Makes the calls by a program, which is the argument `argument`; `codes_of` takes their codes from its result.
+fn check_calls(interpreter: &str, argument: &str, code: &str, codes_of: impl Fn(&Value) -> Vec<Value>) {
     let nest = Nest::start_in(Options::new(), Catalogue::empty().copy(interpreter));
     let calls = cases().into_iter().map(|(call, ..)| call).collect::<Vec<_>>();
-    let call = intent(interpreter, json!({ "code": code, "input": calls }));
+    let call = intent(interpreter, json!({ argument: code, "input": calls }));
     let call = with_context(call, json!({ "max_memory_mb": 128 }));
     let answer = nest.approving(|| nest.ask(&call));
     let report = &result(&answer)["report"];
     assert_eq!(report["status"], "SUCCESS", "{answer}");
     let listed = report["calls"]["list"].as_array().expect("calls");
-    let codes = report["result"]["result"].as_array().expect("codes");
+    let codes = codes_of(&report["result"]);
     // A call with too many arguments is refused before it is a call.
     assert_eq!((listed.len(), codes.len()), (calls.len(), calls.len() + 1), "{report}");
-    for ((call, verdict, status, code), (listed, found)) in cases().iter().zip(listed.iter().zip(codes)) {
+    for ((call, verdict, status, code), (listed, found)) in cases().iter().zip(listed.iter().zip(&codes)) {
         let expected = if verdict.is_empty() { Value::Null } else { json!(verdict) };
         let seen =
             (&listed["tool"], listed.get("verdict").cloned().unwrap_or_default(), &listed["status"], found);
@@ -67,6 +84,14 @@ fn calls_from_python_are_as_direct_ones() {
 #[test]
 fn calls_from_javascript_are_as_direct_ones() {
     check("run_javascript", JAVASCRIPT);
+}
+
+#[test]
+fn calls_from_the_shell_are_as_direct_ones() {
+    check_calls(SHELL, "script", SCRIPT, |result| {
+        let lines = result["stdout"].as_str().expect("a text").lines();
+        lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    });
 }
 
 /// The arguments of a program's calls count against the share of the program's caller.
