@@ -77,6 +77,7 @@ mod path_text;
 mod preopens;
 #[cfg(feature = "preview1")]
 mod preview1;
+pub mod snapshot;
 mod sockets;
 mod staged;
 mod state;
