@@ -21,6 +21,7 @@ ARTIFACTS = "/artifacts"
 WRITABLE = ("/tmp", ARTIFACTS)
 # Above every descriptor of WASI.
 FIRST_DESCRIPTOR = 1 << 20
+# That of the clock with which the tool is made.
 STARTED = int(time.time())
 
 contents = {}

@@ -1,4 +1,7 @@
-"""The program that the interpreter runs at each call. Before it stand MODULES and LIBRARY_BYTES."""
+"""The program that the interpreter runs once, when the tool is made. Before it stand MODULES and LIBRARY_BYTES.
+
+Each call starts from the memory that the interpreter has after it, and runs only `a2g_science.main()`.
+"""
 
 import sys
 
@@ -37,4 +40,4 @@ a2g_files.install(LIBRARY_BYTES, read)
 
 import a2g_science
 
-a2g_science.main()
+a2g_science.prepare()
