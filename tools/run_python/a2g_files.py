@@ -28,6 +28,7 @@ ARTIFACTS = "/artifacts"
 WRITABLE = ("/tmp", ARTIFACTS)
 # Above every descriptor of WASI.
 FIRST_DESCRIPTOR = 1 << 20
+# That of the clock with which the tool is made.
 STARTED = int(time.time())
 
 # The folders of which all files are in memory, and those of them that a program can write to.

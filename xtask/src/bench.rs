@@ -30,7 +30,9 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
   journal      calls with the journal on disk, on a RAM disk, and without it,
                and the appends of a call beside a prune of 300,000 receipts
   protocols    the cost that each other protocol adds to a call over A2G
-  code         programs in JavaScript and Python, and the calls that they make
+  code         programs in JavaScript and Python, and the calls that they make;
+               science Python beside the runner of its packages, and beside
+               other ways to run Python, which it installs from PyPI
   subscribers  the memory of a thousand idle streams and WebSockets
   memory       the growth of the server over 10,000 runs, 200 sleeping runs,
                its peak and its slowest /health in all hostile tests, and its
@@ -66,6 +68,9 @@ pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
     if part != Some(FLEET) {
         let arguments = part.map(|part| ["--", part]).into_iter().flatten();
         run::show("run the benchmark", benchmark(workspace).args(arguments))?;
+    }
+    if matches!(part, None | Some("code")) {
+        peers::science::measure(workspace)?;
     }
     if matches!(part, None | Some("memory")) {
         measure_servers_of_tests(workspace)?;

@@ -8,6 +8,7 @@ pub(crate) mod effects;
 pub(crate) mod fixture;
 pub(crate) mod fleet;
 mod output;
+mod plot;
 mod program;
 mod protocols;
 mod steps;
@@ -34,7 +35,8 @@ files, a search, denials, an intent that waits for a person, a link out of the
 scope, an endless loop, a memory bomb, a tool that is slowed down, a cancel, and
 a program in Python, whose calls of other tools are intents of their own.
 Then it shows which reports the governor has received, and one call over each of
-the six protocols.
+the six protocols. Where the packages of science Python can be had, a program plots
+with them, and its picture stays in target/xtask/demo; the first time takes minutes.
 
 With `effects`, a program in Python renames, edits and deletes files, itself and
 by 40 calls of other tools, and its changes wait. A person sees all of them on
@@ -69,6 +71,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let logs = fixture.logs.display();
     ensure!(is_good, "the lines with ✗ did not go as expected; the logs are in {logs}");
     let seconds = started.elapsed().as_secs_f64();
+    plot::draw(workspace, &fixture.logs)?;
     anstream::println!("\nAll {steps} steps went as expected, in {seconds:.1} s. To go on by hand:");
     let relative = |path: &Path| path.strip_prefix(&workspace.root).unwrap_or(path).display().to_string();
     let program = relative(&workspace.executor());

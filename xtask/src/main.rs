@@ -16,6 +16,7 @@ mod nats;
 mod portability;
 mod run;
 mod sbom;
+mod science;
 mod setup;
 mod test;
 mod tools;

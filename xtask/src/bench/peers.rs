@@ -6,6 +6,7 @@
 mod install;
 mod judge;
 mod page;
+pub(super) mod science;
 mod script;
 
 use std::path::PathBuf;

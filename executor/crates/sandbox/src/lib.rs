@@ -78,6 +78,7 @@ mod preopens;
 #[cfg(feature = "preview1")]
 mod preview1;
 mod session;
+pub mod snapshot;
 mod sockets;
 mod staged;
 mod state;

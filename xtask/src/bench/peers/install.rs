@@ -39,6 +39,8 @@ pub(super) struct Place {
     scripts: PathBuf,
     executor: PathBuf,
     tools: PathBuf,
+    /// The catalogue of science Python, if this executor is measured with it.
+    pub(super) science: Option<PathBuf>,
 }
 
 impl Place {
@@ -49,6 +51,7 @@ impl Place {
             scripts: workspace.root.join("executor/benches/peers"),
             executor: executor.map_or_else(|| Ok(optimised_executor(workspace)), fs::canonicalize)?,
             tools: workspace.target.join("tools"),
+            science: None,
         };
         let guests = setup::prepare(workspace)?;
         if executor.is_none() && peers.iter().any(|peer| peer.is_ours()) {
@@ -163,7 +166,11 @@ impl Place {
         let state = self.folder.join("state").join(peer.label().replace(", ", "-").replace(' ', "-"));
         fs::create_dir_all(&state)?;
         command.env("PEERS_GUEST", self.guest()).env("PEERS_DATA", self.data()).env("PEERS_STATE", state);
-        command.env("PEERS_EXECUTOR", &self.executor).env("PEERS_TOOLS", &self.tools);
+        command.env("PEERS_EXECUTOR", &self.executor);
+        command.env("PEERS_TOOLS", self.science.as_ref().unwrap_or(&self.tools));
+        if self.science.is_some() {
+            command.env("PEERS_SCIENCE", "1");
+        }
         command.env("PEERS_VARIANT", peer.variant).env("PYTHONDONTWRITEBYTECODE", "1");
         Ok(command)
     }

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The maximum size of a module, in bytes. `run_python` with its scientific packages has 140 MB.
-pub const MAX_MODULE_BYTES: u64 = 192 << 20;
+/// The maximum size of a module, in bytes. `run_python` with its scientific packages has 210 MB.
+pub const MAX_MODULE_BYTES: u64 = 256 << 20;
 /// The maximum size of a module that is downloaded from a registry, in bytes. A larger one can only be added from a file,
 /// and gets more to compile it than the configuration says.
 pub const MAX_PULLED_MODULE_BYTES: u64 = 64 << 20;

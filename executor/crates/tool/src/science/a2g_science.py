@@ -1,7 +1,9 @@
 """run_python with the scientific packages: runs one program, and sends its artifacts."""
 
+import gc
 import json
 import os
+import random
 import sys
 
 from _frozen_importlib_external import PathFinder
@@ -88,7 +90,7 @@ def refuse_threads(*_, **__):
 
 
 def prepare():
-    """Replaces what cannot work."""
+    """What all calls have in common. It runs when the tool is made, with a fixed clock and fixed random bytes."""
     import _thread
 
     _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse_threads
@@ -96,10 +98,50 @@ def prepare():
     sys.meta_path.append(Missing)
     sys.flags = Flags()
     os.environ.update(HOME="/tmp", TMPDIR="/tmp", MPLBACKEND="agg", MPLCONFIGDIR="/tmp/matplotlib")
+    draw_once()
+    gc.collect()
+    # Later collections leave out, and so do not write to, what all calls share.
+    gc.freeze()
+
+
+def draw_once():
+    """Imports what takes longest. A plot finds the fonts, and imports what numpy, pandas and matplotlib import late."""
+    import matplotlib.pyplot as pyplot
+    import pandas
+
+    table, picture = "/tmp/table.csv", "/tmp/plot.png"
+    days = pandas.date_range("2026-01-01", periods=60)
+    pandas.DataFrame({"day": days, "name": ["a", "b", "c"] * 20, "sum": range(60)}).to_csv(table, index=False)
+    read = pandas.read_csv(table, parse_dates=["day"])
+    sums = read.groupby(["day", "name"])["sum"].agg(["sum", "mean"]).unstack()
+    sums.plot.bar(title="Bars")
+    read.plot.line(x="day", y="sum")
+    pyplot.savefig(picture)
+    pyplot.close("all")
+    os.remove(table)
+    os.remove(picture)
+
+
+class Generators:
+    """The generators of random numbers, which fixed random bytes have seeded."""
+
+    are_seeded = False
+
+    @classmethod
+    def seed_once(cls):
+        """Seeds them in the first call: what a program of a session does with them stays."""
+        if cls.are_seeded:
+            return
+        import numpy
+
+        random.seed()
+        numpy.random.seed()
+        cls.are_seeded = True
 
 
 def main():
     interpreter_main = sys.modules["__main__"]
+    Generators.seed_once()
     try:
         result = run(json.loads(a2g_door.arguments()))
     except a2g_program.Failure as failure:

@@ -1,4 +1,7 @@
-"""The program that the interpreter runs at each call. Before it stand MODULES and LIBRARY_BYTES."""
+"""The program that the interpreter runs once, when the tool is made. Before it stand MODULES and LIBRARY_BYTES.
+
+Each call starts from the memory that the interpreter has after it, and runs only `a2g_science.main()`.
+"""
 
 import sys
 
@@ -29,13 +32,12 @@ class Own:
         exec(compile(source, f"{module.__name__}.py", "exec"), module.__dict__)
 
 
-if "a2g_science" not in sys.modules:
-    # Once: the later calls of a session find the modules.
-    sys.meta_path.insert(0, Own)
-    import a2g_files
+sys.meta_path.insert(0, Own)
 
-    a2g_files.install(LIBRARY_BYTES, read)
+import a2g_files
+
+a2g_files.install(LIBRARY_BYTES, read)
 
 import a2g_science
 
-a2g_science.main()
+a2g_science.prepare()

@@ -1,6 +1,7 @@
 //! Makes one core module of the world `a2g:tool/tool` from an interpreter, its library and the program that serves calls.
 //!
-//! The interpreter's code is kept; only its function indices move. Added to it are
+//! The interpreter's code is kept; only its function indices move. Its memory starts with what a first run has left there
+//! (`a2g_sandbox::snapshot`), in which it has imported its packages. Added to it are
 //!
 //! - a second memory with the texts that it needs: the zip of its library, the Python modules, and their index,
 //! - the imports of `a2g:tool` that a program can use,
@@ -44,6 +45,8 @@ enum Operation {
 pub(super) struct Parts<'a> {
     /// The interpreter: a module with the exports `turn` and `host_alloc` and the import `host::call`.
     pub(super) interpreter: &'a [u8],
+    /// Its memory at the start of each call.
+    pub(super) memory: &'a [u8],
     /// The texts of the second memory, one after the other.
     pub(super) texts: &'a [u8],
     /// The program that the interpreter runs at each call, as a range of `texts`.
@@ -63,6 +66,8 @@ pub(super) struct TextRange {
 const OWN_MEMORY: u32 = 0;
 const TEXT_MEMORY: u32 = 1;
 const PAGE_BYTES: usize = 64 << 10;
+/// The number of zero bytes for which another segment of data begins: those of the memory are then about 10,000.
+const MIN_ZEROS: usize = 128;
 
 const CALLS: &str = "a2g:tool/calls@0.2.0";
 const HOST: &str = "a2g:tool/host@0.2.0";
@@ -99,7 +104,12 @@ struct Interpreter {
     allocate: u32,
     reallocate: u32,
     free: u32,
+    /// Forgets that there were no granted folders when the memory was made.
+    forget_folders: u32,
 }
+
+/// The function of the interpreter's C library that [`Interpreter::forget_folders`] is.
+const FORGET_FOLDERS: &str = "__wasilibc_reset_preopens";
 
 /// The module, with its world.
 ///
@@ -118,6 +128,19 @@ pub(super) fn merge(parts: &Parts<'_>) -> anyhow::Result<Vec<u8>> {
     let data = wit_component::metadata::encode(&resolve, world, encoding, None)?;
     module.section(&CustomSection { name: "component-type".into(), data: data.into() });
     Ok(module.finish())
+}
+
+/// The answer to a request of the first run, which can only read `texts`.
+pub(super) fn answer_read(request: &[u8], texts: &[u8]) -> Option<Vec<u8>> {
+    let number = |offset: i32| {
+        let bytes = request.get(usize::try_from(offset).ok()?..)?.first_chunk()?;
+        usize::try_from(u32::from_le_bytes(*bytes)).ok()
+    };
+    if number(0)? != Operation::Read as usize {
+        return None;
+    }
+    let text = texts.get(number(FIRST_NUMBER)?..)?.get(..number(SECOND_NUMBER)?)?;
+    Some(text.to_vec())
 }
 
 impl Interpreter {
@@ -164,7 +187,7 @@ impl Interpreter {
                             let Name::Function(functions) = subsection? else { continue };
                             for naming in functions {
                                 let naming = naming?;
-                                if ["free", "realloc"].contains(&naming.name) {
+                                if ["free", "realloc", FORGET_FOLDERS].contains(&naming.name) {
                                     names.push((naming.name.to_owned(), naming.index));
                                 }
                             }
@@ -188,6 +211,7 @@ impl Interpreter {
             allocate: find(&exports, "host_alloc")?,
             reallocate: find(&names, "realloc")?,
             free: find(&names, "free")?,
+            forget_folders: find(&names, FORGET_FOLDERS)?,
         })
     }
 
@@ -318,7 +342,11 @@ impl Reencode for Merger<'_> {
         memories: &mut MemorySection,
         section: wasmparser::MemorySectionReader<'_>,
     ) -> Result<(), Error> {
-        utils::parse_memory_section(self, memories, section)?;
+        for memory in section {
+            let own = self.memory_type(memory?)?;
+            let minimum = own.minimum.max((self.parts.memory.len() / PAGE_BYTES) as u64);
+            memories.memory(MemoryType { minimum, ..own });
+        }
         let pages = self.parts.texts.len().div_ceil(PAGE_BYTES) as u64;
         let text_memory = MemoryType {
             minimum: pages,
@@ -377,9 +405,12 @@ impl Reencode for Merger<'_> {
     fn parse_data_section(
         &mut self,
         data: &mut DataSection,
-        section: wasmparser::DataSectionReader<'_>,
+        _section: wasmparser::DataSectionReader<'_>,
     ) -> Result<(), Error> {
-        utils::parse_data_section(self, data, section)?;
+        // The memory has the interpreter's own data.
+        for (start, bytes) in segments(self.parts.memory) {
+            data.active(OWN_MEMORY, &ConstExpr::i32_const(operand(start)), bytes.iter().copied());
+        }
         data.active(TEXT_MEMORY, &ConstExpr::i32_const(0), self.parts.texts.iter().copied());
         Ok(())
     }
@@ -392,6 +423,27 @@ impl Reencode for Merger<'_> {
         // The names of the interpreter's functions are a seventh of its module.
         Ok(())
     }
+}
+
+/// The parts of a memory between its zeros, with their addresses.
+fn segments(memory: &[u8]) -> Vec<(u32, &[u8])> {
+    let mut segments = Vec::new();
+    let mut rest = memory;
+    // Addresses have 32 bits.
+    let mut address = 0_u32;
+    while let Some(zeros) = rest.iter().position(|byte| *byte != 0) {
+        let used = rest.get(zeros..).unwrap_or_default();
+        let length = used
+            .chunks(MIN_ZEROS)
+            .position(|chunk| chunk.iter().all(|byte| *byte == 0))
+            .map_or(used.len(), |chunks| chunks * MIN_ZEROS);
+        let (bytes, others) = used.split_at(length);
+        address = address.saturating_add(u32::try_from(zeros).unwrap_or(u32::MAX));
+        segments.push((address, bytes));
+        address = address.saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
+        rest = others;
+    }
+    segments
 }
 
 fn word(offset: i32) -> MemArg {
@@ -577,6 +629,7 @@ fn invoke(interpreter: &Interpreter, program: TextRange) -> Function {
     let mut code = function.instructions();
     // The result of the last call of a session, which the host has read.
     code.global_get(finished).call(interpreter.moved(interpreter.free)).i32_const(0).global_set(finished);
+    code.call(interpreter.moved(interpreter.forget_folders));
     code.local_get(ARGUMENTS).global_set(interpreter.added_global(Global::Arguments));
     code.local_get(LENGTH).global_set(interpreter.added_global(Global::ArgumentsLength));
     code.i32_const(operand(program.length)).call(interpreter.moved(interpreter.allocate)).local_tee(SOURCE);
@@ -624,6 +677,7 @@ mod tests {
             (global.set $next (i32.add (global.get $next) (i32.and (i32.add (local.get 0) (i32.const 31)) (i32.const -16)))))
         (func $free (param i32))
         (func $realloc (param i32 i32) (result i32) (call $malloc (local.get 1)))
+        (func $__wasilibc_reset_preopens)
         (func (export "run") (result i32) (call $first))
         (func (export "turn") (param $source i32) (param $length i32) (result i32)
             (block (try_table (catch_all 0) (throw $thrown)))
@@ -634,7 +688,35 @@ mod tests {
     fn merged(interpreter: &str) -> anyhow::Result<Vec<u8>> {
         let interpreter = wat::parse_str(interpreter).unwrap();
         let text = TextRange { start: 4, length: 2 };
-        merge(&Parts { interpreter: &interpreter, texts: b"zip+{}", program: text, description: [text; 4] })
+        let mut memory = vec![0; 2 * PAGE_BYTES];
+        memory[16..19].copy_from_slice(b"own");
+        let parts = Parts {
+            interpreter: &interpreter,
+            memory: &memory,
+            texts: b"zip+{}",
+            program: text,
+            description: [text; 4],
+        };
+        merge(&parts)
+    }
+
+    #[test]
+    fn segments_leave_out_the_zeros_of_a_memory() {
+        let mut memory = vec![0; 1000];
+        assert_eq!(segments(&memory), []);
+        memory[10] = 1;
+        memory[10 + MIN_ZEROS] = 2;
+        memory[999] = 3;
+        let found = segments(&memory);
+        assert_eq!(
+            found.iter().map(|(start, bytes)| (*start, bytes.len())).collect::<Vec<_>>(),
+            [(10, 256), (999, 1)]
+        );
+        let mut copy = vec![0; 1000];
+        for (start, bytes) in found {
+            copy[start as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        assert_eq!(copy, memory);
     }
 
     #[test]
@@ -648,16 +730,16 @@ mod tests {
             assert!(component.imports.iter().any(|name| name == import), "{component:?}");
         }
         assert_eq!(component.exports, ["describe", "invoke"]);
-        assert_eq!(ModuleFacts::read(&module).start_memory_bytes, (2 << 16) + 3 * 8);
+        assert_eq!(ModuleFacts::read(&module).start_memory_bytes, (3 << 16) + 3 * 8);
     }
 
     #[test]
     fn references_of_the_interpreter_are_moved_with_its_functions() {
         let wasm = wat::parse_str(INTERPRETER).unwrap();
         let interpreter = Interpreter::read(&wasm).unwrap();
-        assert_eq!((interpreter.imported_functions, interpreter.functions, interpreter.door), (3, 8, 1));
-        // Two imports that stay, six that are added, five functions, and the first of those that are added.
-        assert_eq!([0, 1, 2, 3, 7].map(|function| interpreter.moved(function)), [0, 13, 1, 8, 12]);
+        assert_eq!((interpreter.imported_functions, interpreter.functions, interpreter.door), (3, 9, 1));
+        // Two imports that stay, six that are added, six functions, and the first of those that are added.
+        assert_eq!([0, 1, 2, 3, 8].map(|function| interpreter.moved(function)), [0, 14, 1, 8, 13]);
         assert_eq!(interpreter.added_import(0), 2);
     }
 
