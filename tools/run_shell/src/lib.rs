@@ -89,8 +89,10 @@ export_tool!(
                    --argument value` or `tool NAME '{json}'` calls another tool and prints its result as \
                    JSON; `tool` alone lists them. There are no other programs, processes or network (no git, \
                    curl or python: use `tool http_fetch` or `tool run_python`), no links can be created, \
-                   functions call each other at most 16 deep, and seq prints at most 100,000 lines. Returns \
-                   stdout, stderr and exit_code; a status other than 0 is no error."
+                   functions call each other at most 16 deep, and seq prints at most 100,000 lines. Variables, \
+                   functions and the working folder stay for a later call only in a session: call with session \
+                   \"new\", and then with the handle that it returns. Returns stdout, stderr and exit_code; a \
+                   status other than 0 is no error."
 );
 
 #[cfg(test)]

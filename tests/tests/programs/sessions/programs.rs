@@ -95,6 +95,31 @@ fn javascript_keeps_declarations_and_globals() {
 }
 
 #[test]
+fn the_shell_keeps_variables_functions_and_its_folder() {
+    let fixture = Fixture::start_in(options(), Catalogue::empty().copy("run_shell"));
+    let grant = json!({ "max_memory_mb": 128, "timeout_seconds": 60 });
+    let call = |session: &str, script: &str| {
+        granted(in_session(intent("run_shell", json!({ "script": script })), session), &grant)
+    };
+    let mut session = "new".to_owned();
+    for (script, stdout, status) in [
+        ("x=1; list=(a b); double() { echo $(($1 * 2)); }; mkdir /workspace/sub; cd /workspace/sub", "", 0),
+        ("double 21; echo $x ${list[1]}; pwd", "42\n1 b\n/workspace/sub\n", 0),
+        ("echo one > /tmp/note; exit 3", "", 3),
+        ("cat /tmp/note; echo $x", "one\n1\n", 0),
+    ] {
+        let report = fixture.run(&call(&session, script));
+        session = handle_of(&report);
+        let expected = (json!(stdout), json!(status));
+        assert_eq!(
+            (&report["result"]["stdout"], &report["result"]["exit_code"]),
+            (&expected.0, &expected.1),
+            "{report}"
+        );
+    }
+}
+
+#[test]
 fn a_program_beyond_its_time_or_memory_ends_the_session() {
     for (tool, endless, first, second) in [
         ("run_python", "while True: pass", "x = 1", "x"),
