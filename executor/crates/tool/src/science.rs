@@ -181,7 +181,8 @@ fn prepare_memory(
     cache: &Path,
 ) -> anyhow::Result<Vec<u8>> {
     let [texts_digest, start_digest] = [texts.as_slice(), start.as_bytes()].map(Digest::compute);
-    let path = cache.join(format!("run_python-{texts_digest}-{start_digest}.memory"));
+    // The cache removes files with this suffix when they are no longer used.
+    let path = cache.join(format!("{texts_digest}-{start_digest}.compiled-memory"));
     if let Ok(memory) = std::fs::read(&path) {
         return Ok(memory);
     }
