@@ -54,13 +54,13 @@ struct Fixture {
 
 fn start() -> Fixture {
     let built = INTERPRETERS.into_iter().filter(|tool| has_interpreter(tool));
-    let catalogue = built.fold(Catalogue::with_tools(), Catalogue::copy);
+    let catalogue = built.chain([SHELL]).fold(Catalogue::with_tools(), Catalogue::copy);
     let files = json!({ "paths": ["/workspace/**"] });
     let called = ["list_directory", "read_file", "search_text", "write_file"];
     let program = json!({ "paths": ["/workspace/**"], "grant_all_paths": true, "calls": called });
     let mut rules =
         ["edit_file"].into_iter().chain(called).map(|tool| (tool, files.clone())).collect::<Vec<_>>();
-    rules.extend(INTERPRETERS.map(|tool| (tool, program.clone())));
+    rules.extend(INTERPRETERS.into_iter().chain([SHELL]).map(|tool| (tool, program.clone())));
     rules.push(("http_fetch", json!({})));
     let mut policy = policy_for_all(&rules);
     policy["capabilities"]["network"] = json!({ "allowed_domains": ["example.org"] });
@@ -117,7 +117,7 @@ fn the_first_calls_of_a_model_get_answers_that_help() {
     let text = std::fs::read_to_string(file()).expect("the transcript");
     let (head, calls) = text.split_once("\n\n").expect("a head");
     let calls = calls.trim_end().split("\n\n").map(FirstCall::parse).collect::<Vec<_>>();
-    assert_eq!(calls.len(), 20);
+    assert_eq!(calls.len(), 23);
     let fixture = start();
     let mut client = fixture.executor.client();
     let mut written = head.to_owned();

@@ -83,7 +83,8 @@ impl Builtin for Tool {
         Ok(match outcome {
             Ok(output) => ExecResult::ok(output),
             Err(Failure::Usage(problem)) => ExecResult::err(format!("tool: {problem}\n{USAGE}"), 2),
-            Err(Failure::Call(name, error)) => {
+            Err(Failure::Call(error)) => {
+                let name = call.args.iter().find(|word| !word.starts_with('-')).map_or("", String::as_str);
                 let facts = json!({ "code": error.code(), "detail": error.detail() });
                 ExecResult::err(format!("tool {name}: {error}\n{facts}\n"), 1)
             }
@@ -94,7 +95,7 @@ impl Builtin for Tool {
 /// Why `tool` has no result.
 enum Failure {
     Usage(String),
-    Call(String, ToolError),
+    Call(ToolError),
 }
 
 fn run(tools: Tools<'_>, words: &[String], input: impl Fn() -> String) -> Result<String, Failure> {
@@ -109,13 +110,13 @@ fn run(tools: Tools<'_>, words: &[String], input: impl Fn() -> String) -> Result
         (name, words) => {
             let arguments = arguments(tools, name, words, input)?;
             let result = tools.call::<Value>(name, &arguments);
-            result.map(|result| format!("{result}\n")).map_err(|error| Failure::Call(name.to_owned(), error))
+            result.map(|result| format!("{result}\n")).map_err(Failure::Call)
         }
     }
 }
 
 fn describe(tools: Tools<'_>, name: &str) -> Result<String, Failure> {
-    let tool = tools.describe(name).map_err(|error| Failure::Call(name.to_owned(), error))?;
+    let tool = tools.describe(name).map_err(Failure::Call)?;
     let text = json!({
         "name": tool.name,
         "description": tool.description,
@@ -137,7 +138,7 @@ fn arguments(
         [text] if text == "-" => parse(name, &input()),
         [text] if !text.starts_with("--") => parse(name, text),
         options => {
-            let tool = tools.describe(name).map_err(|error| Failure::Call(name.to_owned(), error))?;
+            let tool = tools.describe(name).map_err(Failure::Call)?;
             from_options(&tool.arguments_schema, options, input)
         }
     }

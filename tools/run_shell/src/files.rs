@@ -41,9 +41,9 @@ enum Place<'a> {
 }
 
 impl Files {
-    /// The files of a run that is granted `folders`. The sandbox names the root also where nothing of it is granted.
+    /// The files of a run that is granted `folders`. The sandbox always names the root, and no executor grants it.
     pub(crate) fn new(mut folders: Vec<PathBuf>) -> Self {
-        folders.retain(|folder| folder.is_absolute() && fs::metadata(folder).is_ok());
+        folders.retain(|folder| folder != Path::new("/"));
         let has_temporary = folders
             .iter()
             .any(|folder| folder.starts_with(TEMPORARY) || Path::new(TEMPORARY).starts_with(folder));
