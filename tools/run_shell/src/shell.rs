@@ -140,13 +140,26 @@ fn large_range(text: &str) -> Option<&str> {
     (first.abs_diff(last) / step >= MAX_RANGE).then_some(range)
 }
 
+/// The line of an error that bashkit reports without one: the first with which the script fails for the same reason.
+fn find_line(script: &str, message: &str) -> usize {
+    let ends = script.match_indices('\n').map(|(end, _)| end).collect::<Vec<_>>();
+    let lacks_it = |end: &usize| {
+        let start = script.get(..*end).unwrap_or_default();
+        match Parser::with_limits(start, MAX_SYNTAX_DEPTH, usize::MAX).parse() {
+            Err(Error::Parse { message: found, .. }) => found != message,
+            Err(_) | Ok(_) => true,
+        }
+    };
+    ends.partition_point(lacks_it) + 1
+}
+
 /// An error that ended a script.
 fn refusal(error: &Error, script: &str) -> ToolError {
     match error {
         Error::Parse { message, line, .. } => {
-            let text = line.checked_sub(1).and_then(|index| script.lines().nth(index)).unwrap_or_default();
-            let place = if *line > 0 { format!("line {line}: ") } else { String::new() };
-            ToolError::new("syntax_error", format!("{place}{message}; nothing has run"))
+            let line = if *line > 0 { *line } else { find_line(script, message) };
+            let text = script.lines().nth(line - 1).unwrap_or_default();
+            ToolError::new("syntax_error", format!("line {line}: {message}; nothing has run"))
                 .with_detail(json!({ "message": message, "line": line, "text": text }))
         }
         Error::ResourceLimit(LimitExceeded::Memory(_)) => {
