@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The tool's name inside the probe's zygote. Its real name may not be known yet.
 const NAME: &str = "probed";
-/// The memory limit of `describe`. `run_python` with its scientific packages starts with 182 MB.
+/// The memory limit of `describe`. `run_python` with its scientific packages starts with 175 MB.
 const MEMORY_MB: u64 = 256;
 /// The timeout of `describe`.
 const TIMEOUT_SECONDS: u64 = 5;
