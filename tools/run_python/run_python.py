@@ -68,7 +68,7 @@ class WitWorld(wit_world.WitWorld):
 
 
 def run(arguments):
-    # A generator that was seeded while the component was made would repeat itself in every run.
+    # A generator that was seeded while the component was made, as by `warm_up`, would repeat itself in every run.
     random.seed()
     tools = a2g_tools.Tools(calls, Err)
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), tools, a2g_tools.ToolError)
