@@ -4,6 +4,7 @@ import { log } from "a2g:tool/host@0.2.0";
 import { getDirectories } from "wasi:filesystem/preopens@0.2.10";
 import { makeFiles } from "./files.js";
 import { Failure, prepare, Programs } from "./program.js";
+import { forgetPrograms } from "./stack.js";
 
 const DESCRIPTION =
   "Runs a JavaScript program in a sandbox, with the language and no modules, with files by absolute paths (fs has " +
@@ -29,7 +30,9 @@ const SCHEMA = {
 const overflow = console.log.bind(console);
 
 prepare();
-const programs = new Programs({ calls, log, overflow, fs: makeFiles(getDirectories) });
+const makePrograms = () => new Programs({ calls, log, overflow, fs: makeFiles(getDirectories) });
+let programs = makePrograms();
+await warmUp();
 
 export function describe() {
   return {
@@ -49,4 +52,28 @@ export async function invoke(text) {
     const detail = error.detail === null ? undefined : JSON.stringify(error.detail);
     throw { code: error.code, message: error.message, detail };
   }
+}
+
+/**
+ * Runs programs while the component is made: the engine compiles a function when it is called for the first time, and
+ * the component keeps it.
+ */
+async function warmUp() {
+  const code = 'console.log("%s", { a: [1, "x"] }); const { a } = await { a: [1.5, null] }; ({ a, input })';
+  await invoke(JSON.stringify({ code, input: 1 }));
+  startAnew();
+  await invoke('{"code": "throw new Error()"}').catch(() => {});
+  startAnew();
+  // The functions that componentize-js puts around this file can reach no host yet: the one that passes texts refuses the
+  // second argument before it would, and the one that calls `invoke` has not got it yet.
+  try {
+    calls.start("text", null);
+  } catch {}
+  await calls.start.constructor("return export_invoke(0, 0, 0)")().catch(() => {});
+}
+
+/** Lets the next program be the only one of a run, which finds no names of those before it. */
+function startAnew() {
+  forgetPrograms();
+  programs = makePrograms();
 }

@@ -31,6 +31,11 @@ export function addProgram(code) {
   return start;
 }
 
+/** Lets the next program be the first one. */
+export function forgetPrograms() {
+  programs = [];
+}
+
 /** The name of the last program in tracebacks. */
 export function programName() {
   return nameOf(programs.at(-1));

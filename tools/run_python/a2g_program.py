@@ -92,6 +92,14 @@ captured = Captured()
 count = 0
 
 
+def forget():
+    """Lets the next program be the first one."""
+    global main, count
+    main, count = types.ModuleType("__main__"), 0
+    for name in list(filter(PROGRAM_NAME.fullmatch, linecache.cache)):
+        del linecache.cache[name]
+
+
 def run(code, given, tools, error_type):
     """Runs `code` with `given` as `input`. Returns its result and its standard output, or raises a `Failure`."""
     global count
