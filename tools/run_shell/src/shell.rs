@@ -154,6 +154,10 @@ fn find_line(script: &str, message: &str) -> usize {
 }
 
 /// An error that ended a script.
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the other errors have no facts beyond their message, and features of bashkit add more of them"
+)]
 fn refusal(error: &Error, script: &str) -> ToolError {
     match error {
         Error::Parse { message, line, .. } => {
@@ -169,10 +173,6 @@ fn refusal(error: &Error, script: &str) -> ToolError {
         Error::ResourceLimit(limit) => {
             ToolError::new("shell_limit", format!("run_shell ended the script: {limit}"))
         }
-        #[allow(
-            clippy::wildcard_enum_match_arm,
-            reason = "the other errors have no facts beyond their message, and features of bashkit add more of them"
-        )]
         error => ToolError::new("shell_error", error.to_string()),
     }
 }
