@@ -113,7 +113,7 @@ fn packages_work(executor: &Executor) {
     ] {
         let answer = run(executor, code);
         assert_eq!(answer["result"]["result"]["result"], result, "{code}: {answer}");
-        assert_eq!(answer["result"]["report"]["usage"]["denied"], json!([]), "{code}: {answer}");
+        assert_eq!(answer["result"]["usage"]["denied"], json!([]), "{code}: {answer}");
     }
     for (code, words) in [
         ("open('/packages/num_words.py', 'a')", "Read-only file system"),

@@ -188,7 +188,7 @@ fn artifacts_are_returned(executor: &Executor) {
     ] {
         let answer = run(executor, code, MEMORY_MB);
         assert_eq!(answer["result"]["result"]["artifacts"], json!([name]), "{code}: {answer}");
-        assert_eq!(answer["result"]["report"]["usage"]["denied"], json!([]), "{code}: {answer}");
+        assert_eq!(answer["result"]["usage"]["denied"], json!([]), "{code}: {answer}");
         let artifact = &answer["result"]["artifacts"][0];
         assert_eq!(
             (&artifact["name"], &artifact["mime"]),

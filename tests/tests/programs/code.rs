@@ -183,7 +183,7 @@ fn python_has_its_standard_library() {
     let answer = run(&executor, "run_python", &code);
     let found = answer["result"]["result"]["result"].as_array().unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(found.len(), list.len());
-    let denied = |answer: &Value| answer["result"]["report"]["usage"]["denied"].clone();
+    let denied = |answer: &Value| answer["result"]["usage"]["denied"].clone();
     assert_eq!(denied(&answer), json!([]), "no module is looked for in files: {answer}");
     let looks = "import mimetypes, zoneinfo\ntry: zoneinfo.ZoneInfo('Europe/Berlin')\nexcept \
                  zoneinfo.ZoneInfoNotFoundError: pass\nmimetypes.guess_type('a.csv')";

@@ -32,7 +32,7 @@ fn check(tool: &str, programs: &[(&str, Expect)]) {
                 assert!(message.contains(words), "{code}: {report}");
             }
         }
-        assert_eq!(report["denials"], Value::Null, "{code}: {report}");
+        assert_eq!(report["usage"]["denied"], json!([]), "{code}: {report}");
     }
 }
 

@@ -61,9 +61,10 @@ fn each_turn_has_a_receipt_with_its_own_figures() {
         let metric = |name: &str| report["metrics"][name].as_f64().expect("a number");
         metric("duration_ms") * metric("cpu_percent") / 100.0
     };
-    assert!(cpu_ms(&first) > 300.0 && cpu_ms(&second) < 200.0, "{first}\n{second}");
-    assert!(first["denials"].to_string().contains("/etc/passwd"), "{first}");
-    assert_eq!(second["denials"], Value::Null, "{second}");
+    // On a busy machine, the guest has only a part of the processor while it works.
+    assert!(cpu_ms(&first) > 50.0 && cpu_ms(&second) < cpu_ms(&first) / 2.0, "{first}\n{second}");
+    assert!(first["usage"]["denied"].to_string().contains("/etc/passwd"), "{first}");
+    assert_eq!(second["usage"]["denied"], json!([]), "{second}");
     let created = |report: &Value| report["usage"]["limits"]["max_created"]["used"].clone();
     assert_eq!((created(&first), created(&second)), (json!(1), json!(0)));
     // Calls are numbered anew, and are those of their turn.

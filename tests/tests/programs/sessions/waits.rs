@@ -49,7 +49,8 @@ fn an_approved_call_whose_session_has_ended_meanwhile_does_not_run() {
     fixture.wait_with(&call);
     assert!(fixture.end(AGENT, &handle));
     fixture.approve(&call);
-    let refused = eventually("it is refused", || fixture.status(&call).get("error").cloned());
-    assert!(refused.to_string().contains("session_lost"), "{refused}");
+    let report = fixture.report_of_approved(&call);
+    assert_eq!(report["status"], "FAILURE", "{report}");
+    assert!(report.to_string().contains("there is no such session"), "{report}");
     assert_eq!(fixture.executor.file("lost"), None);
 }
