@@ -509,6 +509,9 @@ def install_roots(writable_roots, read_only_roots):
     }.items():
         route_descriptor(name, mine)
     builtins.open = io.open = _io.open = open_file(_io.open)
+    # It may be loaded already, and keeps the function for the sources that `inspect` and tracebacks show.
+    if "tokenize" in sys.modules:
+        sys.modules["tokenize"]._builtin_open = builtins.open
     io.open_code = _io.open_code = open_code(_io.open_code)
 
 
