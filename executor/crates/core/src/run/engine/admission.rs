@@ -133,10 +133,7 @@ impl Engine {
         stopwatch: Stopwatch,
     ) -> Result<Arc<Receipt>, Fault> {
         self.intents.check_stopped(&call)?;
-        if let ToolLocation::Elsewhere = location {
-            self.check_tool_elsewhere(&call).await?;
-        }
-        self.check_session(&call, &location)?;
+        self.check_early(&call, &location).await?;
         let now = self.clock.now();
         // Fails if an intent with this id but different content waits; a call with the same content goes on.
         self.intents.pending_verdict(&call, now)?;
@@ -234,10 +231,7 @@ impl Engine {
         }
         // Before the governor is asked: nobody has to decide on a call that cannot run.
         self.intents.check_stopped(&call)?;
-        self.check_session(&call, &location)?;
-        if let ToolLocation::Elsewhere = location {
-            self.check_tool_elsewhere(&call).await?;
-        }
+        self.check_early(&call, &location).await?;
         let call = without_parent_context(call);
         match self.policies.governor() {
             Governor::Local(..) => {}
@@ -363,17 +357,19 @@ impl Engine {
         self.locate_tool(call).map(drop).map_err(|fault| self.refusals.record_of_call(call, fault))
     }
 
-    /// Checks early that a call can have the session that it asks for.
-    fn check_session(&self, call: &Call, location: &ToolLocation) -> Result<(), Fault> {
+    /// Checks before a decision that another node has the tool that this one lacks, or that the call can have the session
+    /// that it asks for.
+    async fn check_early(&self, call: &Call, location: &ToolLocation) -> Result<(), Fault> {
+        let loaded = match location {
+            ToolLocation::Here(loaded) => loaded,
+            // A call with a session does not get there.
+            ToolLocation::Elsewhere => return self.check_tool_elsewhere(call).await,
+        };
         // An agent whose policies refuse the tool learns nothing of it.
         if !self.policies.may_reach(&call.agent, &call.tool) {
             return Ok(());
         }
-        let tool = match location {
-            ToolLocation::Here(loaded) => loaded.usable_tool(&call.tool),
-            // A call with a session does not get there.
-            ToolLocation::Elsewhere => None,
-        };
+        let tool = loaded.usable_tool(&call.tool);
         tool.map_or(Ok(()), |tool| self.tool_sessions.check(call, &tool.descriptor))
     }
 
@@ -452,10 +448,9 @@ impl Engine {
     /// Finds the tool of a call, if its caller reaches it. Other nodes are not asked yet.
     pub(in crate::run) fn locate_tool(&self, call: &Call) -> Result<ToolLocation, Fault> {
         check_caller_tools(call)?;
-        let Call { agent, tool, parent, session, .. } = call;
+        let Call { agent, tool, .. } = call;
         let is_absent = self.catalogue.current().catalog.get(tool).is_none();
-        // The session of a call is at the node at which it arrives.
-        let may_pass_call = self.passing.is_enabled && parent.is_none() && session.is_none();
+        let may_pass_call = self.passing.is_enabled && !call.is_bound_to_node();
         // No other node is asked for an agent whose policies refuse the tool.
         if is_absent && may_pass_call && self.policies.may_reach(agent, tool) {
             return Ok(ToolLocation::Elsewhere);

@@ -73,9 +73,7 @@ impl Pending {
         let Some(text) = escalated.to_journal().ok().filter(|text| !is_too_large(text)) else {
             return Ok(StoreReply::NotStored);
         };
-        // A session is in a process of this node.
-        let is_bound = escalated.call().parent.is_some() || escalated.call().session.is_some();
-        let is_movable = !is_bound && self.passing.is_enabled;
+        let is_movable = !escalated.call().is_bound_to_node() && self.passing.is_enabled;
         let runs_at = if is_movable { RunsAt::AnyNode } else { RunsAt::OwnNode };
         // Only a call that waits for a slot needs to say whether the governor was asked.
         let call = CallMessage { text, asked_governor: true };

@@ -92,9 +92,7 @@ impl Passing {
         loaded: &LoadedCatalog,
     ) -> Option<Offer> {
         let call = admitted.call();
-        // A session is in a process of this node.
-        let is_bound = call.parent.is_some() || call.session.is_some();
-        if !self.is_enabled || is_bound || !admitted.may_run_elsewhere() {
+        if !self.is_enabled || call.is_bound_to_node() || !admitted.may_run_elsewhere() {
             return None;
         }
         let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
