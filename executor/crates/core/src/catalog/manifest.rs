@@ -235,23 +235,7 @@ impl ToolManifest {
             result,
             examples,
         } = file;
-        match (contract, &arguments) {
-            (Contract::Command, None) => {
-                return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
-            }
-            (Contract::Typed, Some(_)) => {
-                return Err("`[arguments]` is for commands: a typed tool describes its own arguments".into());
-            }
-            (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
-        }
-        match (contract, session) {
-            (Contract::Command, true) => {
-                return Err(
-                    "`session = true` is for typed tools: nothing of a command is left to call again".into(),
-                );
-            }
-            (Contract::Command, false) | (Contract::Typed, _) => {}
-        }
+        check_contract(contract, arguments.as_ref(), session)?;
         check_lengths(&version, &description)?;
         check_length("title", title.as_deref().unwrap_or_default(), MAX_TITLE_BYTES)?;
         let module = PathBuf::from(module);
@@ -355,6 +339,25 @@ impl ToolManifest {
             examples: examples.iter().map(Example::to_table).collect::<Result<_, _>>()?,
         };
         toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
+    }
+}
+
+/// Checks that a tool has what its contract needs, and nothing that only the other one can have.
+fn check_contract(contract: Contract, arguments: Option<&Value>, session: bool) -> Result<(), ManifestError> {
+    match (contract, arguments) {
+        (Contract::Command, None) => {
+            return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
+        }
+        (Contract::Typed, Some(_)) => {
+            return Err("`[arguments]` is for commands: a typed tool describes its own arguments".into());
+        }
+        (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
+    }
+    match (contract, session) {
+        (Contract::Command, true) => {
+            Err("`session = true` is for typed tools: nothing of a command is left to call again".into())
+        }
+        (Contract::Command, false) | (Contract::Typed, _) => Ok(()),
     }
 }
 

@@ -81,7 +81,7 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
-    /// Makes what the run needs before its request: the folders for its file changes if these are kept apart, and its
+    /// Makes the parts that the run needs before its request: the folders for its file changes if these are kept apart, and its
     /// session if it asks for one.
     async fn stage(&self, permit: &Permit, shared_files: Option<CallTurn>) -> Result<Staged, Fault> {
         let Self { engine, .. } = self;
@@ -93,6 +93,38 @@ impl ClaimedCall {
         let sessions = &engine.tool_sessions;
         let turn = sessions.begin_turn(call, &tool.descriptor, permit.grant(), changes.is_some())?;
         Ok(Staged { changes, turn })
+    }
+
+    /// The run that is to be recorded as started. If it cannot run any more, only its end is recorded.
+    async fn request_staged(
+        &self,
+        permit: Permit,
+        shared_files: Option<CallTurn>,
+    ) -> Result<RequestedRun, Fault> {
+        if let Some(reason) = self.running.abort_handle().reason() {
+            return Ok(RequestedRun::without_start(&permit, reason.message().to_owned()));
+        }
+        let Staged { mut changes, turn } = match self.stage(&permit, shared_files).await {
+            Ok(staged) => staged,
+            // It never can run, so another attempt would end in the same way. The report says so to all who wait.
+            Err(Fault::Refused { message, blocked_by, .. })
+                if self.approved_by.is_some() && !is_for_now(blocked_by) =>
+            {
+                return Ok(RequestedRun::without_start(&permit, message));
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        let OpenTurn { lease, store } = turn;
+        match self.request(permit, changes.as_mut(), store) {
+            Ok(request) => Ok(RequestedRun { request, changes, lease }),
+            Err(RefusedStore { reason, session }) => {
+                drop(changes);
+                if let Some(lease) = lease {
+                    lease.put_back(session);
+                }
+                Err(refused_store_fault(self.call(), reason))
+            }
+        }
     }
 
     /// The request for the run in this store, with the folders for its file changes if these are kept apart.
@@ -184,7 +216,7 @@ fn answers_at_start(door: Door) -> bool {
     }
 }
 
-/// What a run needs before its request.
+/// The parts that a run needs before its request.
 struct Staged {
     /// `None` if each file change takes effect at once.
     changes: Option<StagedChanges>,
@@ -196,6 +228,13 @@ struct RequestedRun {
     request: RunRequest,
     changes: Option<StagedChanges>,
     lease: Option<SessionLease>,
+}
+
+impl RequestedRun {
+    /// One that has ended for this reason.
+    fn without_start(permit: &Permit, reason: String) -> Self {
+        Self { request: RunRequest::without_start(permit, reason), changes: None, lease: None }
+    }
 }
 
 /// A claimed call whose turn has come.
@@ -268,40 +307,13 @@ impl Turn {
         let Self { claimed, permit, slot, shared_files, is_late: _ } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
-        let staged = match claimed.running.abort_handle().reason() {
-            // Its end is recorded without a run.
-            Some(reason) => Err(reason.message().to_owned()),
-            None => match claimed.stage(&permit, shared_files).await {
-                Ok(staged) => Ok(staged),
-                // It never can run, so another attempt would end in the same way. The report says so to all who wait.
-                Err(Fault::Refused { message, blocked_by, .. })
-                    if claimed.approved_by.is_some() && !is_for_now(blocked_by) =>
-                {
-                    Err(message)
-                }
-                Err(refusal) => return Err(claimed.release(refusal).await),
-            },
+        let output_bytes = permit.grant().output().value.bytes();
+        let requested = match claimed.request_staged(permit, shared_files).await {
+            Ok(requested) => requested,
+            Err(refusal) => return Err(claimed.release(refusal).await),
         };
-        let output = engine.output.reserve(permit.grant().output().value.bytes());
+        let output = engine.output.reserve(output_bytes);
         let isolate = &claimed.loaded.isolate;
-        let requested = match staged {
-            Ok(Staged { mut changes, turn: OpenTurn { lease, store } }) => {
-                match claimed.request(permit, changes.as_mut(), store) {
-                    Ok(request) => RequestedRun { request, changes, lease },
-                    Err(RefusedStore { reason, session }) => {
-                        drop(changes);
-                        if let Some(lease) = lease {
-                            lease.put_back(session);
-                        }
-                        return Err(claimed.release(refused_store_fault(call, reason)).await);
-                    }
-                }
-            }
-            Err(reason) => {
-                let request = RunRequest::without_start(&permit, reason);
-                RequestedRun { request, changes: None, lease: None }
-            }
-        };
         let RequestedRun { request, changes, lease } = requested;
         // Recovery adds the calls to this receipt.
         let no_calls = NestedCalls::none_yet(request.grant());
