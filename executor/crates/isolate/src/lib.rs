@@ -33,7 +33,7 @@ pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use reuse::{ReuseLimits, UsedChild};
-pub use session::{IdleSession, Kept, RefusedStore, SessionRefusal, StoreUse};
+pub use session::{IdleSession, KeptProcess, RefusedStore, SessionRefusal, StoreUse};
 pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
@@ -318,19 +318,19 @@ impl Isolate {
         request: RunRequest,
         prepared: Option<PreparedChild>,
         execution: &Execution,
-    ) -> (Outcome, Kept) {
+    ) -> (Outcome, KeptProcess) {
         let end = match (request.assigned, &self.supervisor) {
             (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(*job, prepared, execution).await,
             (AssignedRun::Inline(artifact, permit, arguments), _) => (
                 self.inline.run(artifact, *permit, Input::Arguments(arguments), execution).await,
-                Kept::Nothing,
+                KeptProcess::Nothing,
             ),
             (AssignedRun::Process(_), None) => {
                 let end = End::NotStarted(NOT_LOADED.to_owned());
-                (execution.outcome(end, self.clock.monotonic()), Kept::Nothing)
+                (execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing)
             }
             (AssignedRun::Unavailable(reason), _) => {
-                (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), Kept::Nothing)
+                (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), KeptProcess::Nothing)
             }
         };
         execution.network().close();

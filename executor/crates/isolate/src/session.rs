@@ -28,8 +28,8 @@ pub enum StoreUse {
     Continues(Box<IdleSession>),
 }
 
-/// What is left of a run.
-pub enum Kept {
+/// The process of a run after its end, if it is used again.
+pub enum KeptProcess {
     /// Nothing.
     Nothing,
     /// Its child, which may serve another run once the end of this one is settled.

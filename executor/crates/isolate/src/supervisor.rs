@@ -16,7 +16,7 @@ use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
 use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after, may_share_process};
-use super::session::{IdleSession, Kept, RefusedStore, SessionKey, SessionRefusal, check_session};
+use super::session::{IdleSession, KeptProcess, RefusedStore, SessionKey, SessionRefusal, check_session};
 use super::tool_images::ToolImage;
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
@@ -58,8 +58,8 @@ const MAX_FOLDERS: usize = MAX_DESCRIPTORS - 2;
 /// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
-/// The end of a guest, and what is left of its run.
-pub(super) type GuestEnd = (Outcome, Kept);
+/// The end of a guest, and its process if that is used again.
+pub(super) type GuestEnd = (Outcome, KeptProcess);
 
 /// The use of a run's process after the run.
 #[derive(Clone, Copy)]
@@ -238,7 +238,7 @@ impl Supervisor {
             // It cannot be repeated in another child, which would have an empty store.
             return result.unwrap_or_else(|error| {
                 let end = End::Crashed(error.to_string());
-                (execution.outcome(end, self.clock.monotonic()), Kept::Nothing)
+                (execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing)
             });
         }
         let mut last_error = String::new();
@@ -258,7 +258,7 @@ impl Supervisor {
                 "a child ended before its guest began"
             );
         }
-        (execution.outcome(End::Crashed(last_error), self.clock.monotonic()), Kept::Nothing)
+        (execution.outcome(End::Crashed(last_error), self.clock.monotonic()), KeptProcess::Nothing)
     }
 
     /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
@@ -321,7 +321,7 @@ impl Supervisor {
         tokio::select! {
             idle = session.wait_idle() => idle?,
             stop = await_stop(execution) => {
-                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), Kept::Nothing));
+                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing));
             }
         }
         let (relay, socket) = start_relay(execution)?;
@@ -350,7 +350,7 @@ impl Supervisor {
                     }
                     OperatorReason::Aborted(reason) => End::Aborted(reason),
                 };
-                return Ok((execution.outcome(end, self.clock.monotonic()), Kept::Nothing));
+                return Ok((execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing));
             }
         };
         let (relay, socket) = start_relay(execution)?;
@@ -359,7 +359,7 @@ impl Supervisor {
                 self.supervise(prepared?, request, execution).await
             }
             stop = await_stop(execution) => {
-                Ok((execution.outcome(stop.into(), self.clock.monotonic()), Kept::Nothing))
+                Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing))
             }
         }
     }
@@ -382,7 +382,7 @@ impl Supervisor {
         tokio::select! {
             begun = begin_child(&child, earlier_runs, request, socket) => begun?,
             stop = await_stop(execution) => {
-                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), Kept::Nothing));
+                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing));
             }
         }
         let mut report = None;
@@ -431,7 +431,7 @@ impl Supervisor {
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(start_cpu);
                     outcome.metrics.peak_resident_bytes = has_own_peak.then_some(exit.peak_resident);
                     outcome.usage.spent = None;
-                    return Ok((outcome, Kept::Nothing));
+                    return Ok((outcome, KeptProcess::Nothing));
                 }
                 Err(error) => break End::Crashed(error.to_string()),
             }
@@ -446,7 +446,7 @@ impl Supervisor {
         outcome.metrics.earlier_runs = earlier_runs;
         outcome.usage.spent = None;
         let Some((output_bytes, truncated, spent, denied_truncated)) = report else {
-            return Ok((outcome, Kept::Nothing));
+            return Ok((outcome, KeptProcess::Nothing));
         };
         outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
         outcome.output.truncated |= truncated;
@@ -457,7 +457,8 @@ impl Supervisor {
         Ok((outcome, kept))
     }
 
-    /// What is left of a run that has ended with `end`. Its child has served `served` runs, and has used the CPU time `cpu`.
+    /// Keeps the child of a run that has ended with `end`, if it may be used again. It has served `served` runs, and has
+    /// used the CPU time `cpu`.
     fn keep(
         &self,
         mut child: Child,
@@ -465,16 +466,16 @@ impl Supervisor {
         cpu: Option<Duration>,
         request: &JobRequest,
         end: &End,
-    ) -> Kept {
+    ) -> KeptProcess {
         match (&request.further_use, cpu) {
             (FurtherUse::Runs(key), _) => {
                 let idle = Arc::clone(&self.idle);
-                Kept::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
+                KeptProcess::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
             }
             (FurtherUse::Turns(key), Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
-                Kept::Session(IdleSession { key: key.clone(), child, turns: served, cpu })
+                KeptProcess::Session(IdleSession { key: key.clone(), child, turns: served, cpu })
             }
-            (FurtherUse::None | FurtherUse::Turns(_), _) => Kept::Nothing,
+            (FurtherUse::None | FurtherUse::Turns(_), _) => KeptProcess::Nothing,
         }
     }
 

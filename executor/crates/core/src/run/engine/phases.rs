@@ -22,7 +22,7 @@ use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink,
 use a2g_capability::{Grant, Permit};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::WaitId;
-use a2g_isolate::{PreparedChild, RefusedStore, RunRequest, StoreUse};
+use a2g_isolate::{KeptProcess, PreparedChild, RefusedStore, RunRequest, StoreUse};
 use a2g_journal::{KnownIntent, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
@@ -424,7 +424,7 @@ impl Started {
             Some(reason) => {
                 drop((request, prepared));
                 let outcome = execution.outcome(End::Aborted(reason), engine.clock.monotonic());
-                (outcome, a2g_isolate::Kept::Nothing)
+                (outcome, KeptProcess::Nothing)
             }
             None => {
                 let run = async {
@@ -437,12 +437,12 @@ impl Started {
         claimed.settle_end(&claim, changes.as_ref(), &mut outcome);
         // Only now: a run that was aborted as its guest ended leaves no process.
         let store = match used {
-            a2g_isolate::Kept::Nothing => None,
-            a2g_isolate::Kept::Child(child) => {
+            KeptProcess::Nothing => None,
+            KeptProcess::Child(child) => {
                 child.put_back(&outcome.end);
                 None
             }
-            a2g_isolate::Kept::Session(store) => Some(store),
+            KeptProcess::Session(store) => Some(store),
         };
         let calls = match calls {
             Some(calls) => Some(calls.close().await),
