@@ -122,7 +122,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             let Outcome { end, usage, .. } = &receipt.outcome;
             if let (End::Staged(_), Some(changes)) = (end, &usage.changes) {
                 let right = executor.policies.governor().decision_right();
-                let with_bodies = executor.changes.with_bodies(&receipt, &right).await;
+                let with_bodies = executor.changes.with_bodies(&receipt, Some(&right)).await;
                 let shown = with_bodies.as_ref().and_then(|shown| shown.outcome.usage.changes.as_ref());
                 decide_on_changes(&executor, receipt.intent, shown.unwrap_or(changes), arguments.yes).await?
             } else {

@@ -295,10 +295,8 @@ async fn set_page(
     // Another agent may have used the id before.
     let record = found.filter(|record| record.agent == agent.as_str());
     let tools = console.executor.catalogue.tools();
-    let with_bodies = match signed_in.caller.decision_right() {
-        Some(right) => console.executor.changes.with_bodies(&set.receipt, &right).await,
-        None => None,
-    };
+    let right = signed_in.caller.decision_right();
+    let with_bodies = console.executor.changes.with_bodies(&set.receipt, right.as_ref()).await;
     let set_with_bodies = with_bodies.map(|receipt| ChangeSet { receipt: Arc::new(receipt), ..set.clone() });
     let page = SetPage {
         set: set_with_bodies.as_ref().unwrap_or(set),

@@ -61,10 +61,8 @@ async fn show(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<
     let found = executor.changes.find(intent).await?.filter(|set| caller.may_read(&set.summary.agent));
     let ChangeSet { summary, receipt, decisions } = found.ok_or_else(|| unknown_fault(intent))?;
     let decided = decisions.iter().filter_map(|decision| EffectsDecision::of_receipt(decision)).collect();
-    let with_bodies = match caller.decision_right() {
-        Some(right) => executor.changes.with_bodies(&receipt, &right).await,
-        None => None,
-    };
+    let right = caller.decision_right();
+    let with_bodies = executor.changes.with_bodies(&receipt, right.as_ref()).await;
     let shown = with_bodies.as_ref().unwrap_or(&receipt);
     let changes = shown.outcome.usage.changes.clone().ok_or_else(|| {
         Fault::Internal(format!("the receipt of `{intent}`, whose changes are known, has none"))

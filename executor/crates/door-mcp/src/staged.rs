@@ -107,7 +107,7 @@ impl McpDoor {
     ) -> Option<Elicitation> {
         let right = context.caller.decision_right().filter(|_| context.capabilities.elicits_forms)?;
         let page = self.console_url.changes_page(receipt.intent);
-        let with_bodies = self.executor.changes.with_bodies(receipt, &right).await;
+        let with_bodies = self.executor.changes.with_bodies(receipt, Some(&right)).await;
         elicit::changes_question(with_bodies.as_ref().unwrap_or(receipt), state, page.as_deref())
     }
 
