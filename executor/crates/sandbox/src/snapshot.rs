@@ -19,7 +19,7 @@ const START_NANOSECONDS: u64 = 1_767_225_600_000_000_000;
 const STEP_NANOSECONDS: u64 = 1_000;
 /// The value of each random byte. Programs that run from the memory have to seed their generators anew.
 const RANDOM_BYTE: u8 = 0x42;
-/// What is kept of the text that the module writes.
+/// The end of the text that the module writes, which is kept.
 const MAX_LOG_BYTES: usize = 4 << 10;
 /// The guest's stack is a part of it.
 const THREAD_STACK_BYTES: usize = 16 << 20;
@@ -32,14 +32,14 @@ const NO_DEADLINE: u64 = 1 << 40;
 pub struct SnapshotError(#[source] BoxedError);
 
 /// The answer to a request of `host::call`; `None` for a request that cannot be answered, which ends the program.
-pub type Door = Box<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
+pub type HostCall = Box<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
 
 struct State {
     now: u64,
     log: Vec<u8>,
 }
 
-/// The memory, in bytes, that `interpreter` has after `program`. `door` answers its calls of `host::call`.
+/// The memory, in bytes, that `interpreter` has after `program`. `host_call` answers its calls of `host::call`.
 ///
 /// The module exports `memory`, `host_alloc(bytes) -> address` and `turn(source, length) -> status`, of which 0 is success.
 /// `host::call(request, length, *answer, *answer_length) -> 0` is its only import outside of WASI preview 1.
@@ -49,24 +49,24 @@ struct State {
 pub fn take_memory(
     interpreter: &[u8],
     program: &[u8],
-    door: Door,
+    host_call: HostCall,
 ) -> std::result::Result<Vec<u8>, SnapshotError> {
     // The calling thread may have less stack than the guest may use.
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn_scoped(scope, || {
-            run(interpreter, program, door).map_err(|error| SnapshotError(error.into()))
+        let spawned = std::thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn_scoped(scope, || {
+            run(interpreter, program, host_call).map_err(|error| SnapshotError(error.into()))
         });
-        let thread = thread.map_err(|error| SnapshotError(error.into()))?;
+        let thread = spawned.map_err(|error| SnapshotError(error.into()))?;
         thread.join().map_err(|_| SnapshotError("its thread has panicked".into()))?
     })
 }
 
-fn run(interpreter: &[u8], program: &[u8], door: Door) -> Result<Vec<u8>> {
+fn run(interpreter: &[u8], program: &[u8], host_call: HostCall) -> Result<Vec<u8>> {
     let engine = engine::snapshot_engine(CodeFeatures { meters_fuel: false, exceptions: true })?;
     let module = Module::new(&engine, interpreter)?;
     let mut store = Store::new(&engine, State { now: START_NANOSECONDS, log: Vec::new() });
     store.set_epoch_deadline(NO_DEADLINE);
-    let instance = instantiate(&module, &mut store, door)?;
+    let instance = instantiate(&module, &mut store, host_call)?;
     let memory = instance.get_memory(&mut store, "memory").context("it has no memory")?;
     let allocate = instance.get_typed_func::<u32, u32>(&mut store, "host_alloc")?;
     let turn = instance.get_typed_func::<(u32, u32), i32>(&mut store, "turn")?;
@@ -82,15 +82,15 @@ fn run(interpreter: &[u8], program: &[u8], door: Door) -> Result<Vec<u8>> {
     }
 }
 
-fn instantiate(module: &Module, store: &mut Store<State>, door: Door) -> Result<Instance> {
-    let mut door = Some(door);
+fn instantiate(module: &Module, store: &mut Store<State>, host_call: HostCall) -> Result<Instance> {
+    let mut untaken = Some(host_call);
     let mut imports = Vec::new();
     for import in module.imports() {
         let ExternType::Func(ty) = import.ty() else { bail!("it imports something that is no function") };
         let function: Import = match (import.module(), import.name()) {
             ("host", "call") => {
-                let door = door.take().context("it imports `host::call` twice")?;
-                Box::new(move |caller, parameters| call_door(caller, parameters, &door))
+                let host_call = untaken.take().context("it imports `host::call` twice")?;
+                Box::new(move |caller, parameters| answer_host_call(caller, parameters, &host_call))
             }
             ("wasi_snapshot_preview1", name) => wasi(name),
             (from, name) => bail!("it imports `{from}::{name}`"),
@@ -204,9 +204,9 @@ fn write_log(caller: &mut Caller<'_, State>, parameters: &[u32]) -> Result<i32> 
 }
 
 /// `host::call`: request, its length, and where to write address and length of the answer.
-fn call_door(caller: &mut Caller<'_, State>, parameters: &[u32], door: &Door) -> Result<i32> {
+fn answer_host_call(caller: &mut Caller<'_, State>, parameters: &[u32], host_call: &HostCall) -> Result<i32> {
     let request = read(caller, parameter(parameters, 0), parameter(parameters, 1))?;
-    let answer = door(&request).context("its program made a request that has no answer here")?;
+    let answer = host_call(&request).context("its program made a request that has no answer here")?;
     let allocate =
         caller.get_export("host_alloc").and_then(Extern::into_func).context("it has no `host_alloc`")?;
     let length = u32::try_from(answer.len())?;
@@ -222,7 +222,7 @@ mod tests {
 
     /// An interpreter whose program is a request, and which keeps the answer, the time and a random byte at addresses 8, 16 and 24.
     const INTERPRETER: &str = r#"(module
-        (import "host" "call" (func $door (param i32 i32 i32 i32) (result i32)))
+        (import "host" "call" (func $host_call (param i32 i32 i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "clock_time_get" (func $time (param i32 i64 i32) (result i32)))
         (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "fd_close" (func $close (param i32) (result i32)))
@@ -235,12 +235,12 @@ mod tests {
             (drop (call $time (i32.const 0) (i64.const 0) (i32.const 16)))
             (drop (call $random (i32.const 24) (i32.const 1)))
             (if (i32.ne (call $close (i32.const 3)) (i32.const 8)) (then unreachable))
-            (call $door (local.get $source) (local.get $length) (i32.const 8) (i32.const 12))))"#;
+            (call $host_call (local.get $source) (local.get $length) (i32.const 8) (i32.const 12))))"#;
 
     fn taken(interpreter: &str) -> std::result::Result<Vec<u8>, String> {
         let wasm = wat::parse_str(interpreter).unwrap();
-        let door = Box::new(|request: &[u8]| (request == b"ask").then(|| b"answer".to_vec()));
-        take_memory(&wasm, b"ask", door).map_err(|error| format!("{:?}", error.0))
+        let host_call = Box::new(|request: &[u8]| (request == b"ask").then(|| b"answer".to_vec()));
+        take_memory(&wasm, b"ask", host_call).map_err(|error| format!("{:?}", error.0))
     }
 
     #[test]

@@ -56,7 +56,7 @@ const SOURCES: [(&str, &str); 9] = sources![
     "run_python.py",
 ];
 
-/// What a user asks for, checked.
+/// The packages and the tool that a user asks for, checked.
 #[derive(Debug)]
 pub(crate) struct Order<'a> {
     /// At least one package, with or without a version, as pip takes it.

@@ -188,8 +188,8 @@ fn prepare_memory(
     }
     note("importing numpy, pandas and matplotlib for all calls");
     let read = Arc::clone(texts);
-    let door = Box::new(move |request: &[u8]| merge::answer_read(request, &read));
-    let memory = snapshot::take_memory(interpreter, start.as_bytes(), door)?;
+    let host_call = Box::new(move |request: &[u8]| merge::answer_read(request, &read));
+    let memory = snapshot::take_memory(interpreter, start.as_bytes(), host_call)?;
     let mut file = NamedTempFile::new_in(cache)?;
     file.write_all(&memory)?;
     file.persist(&path)?;

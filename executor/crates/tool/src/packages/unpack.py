@@ -32,7 +32,7 @@ NEEDS_NETWORK = {"aiohttp", "boto3", "botocore", "httpcore", "httpx", "paramiko"
 NO_NETWORK = "it needs sockets, which a program does not have: it can call a tool, such as tools.http_fetch(url=...)"
 NEEDS_THREADS = {"apscheduler", "celery", "watchdog"}
 NO_THREADS = "it needs threads, which a program does not have"
-# What only an installation on a machine uses: scripts, headers, manual pages.
+# Only an installation on a machine uses these: scripts, headers, manual pages.
 LEFT_OUT = {"scripts", "headers", "data"}
 
 
