@@ -402,7 +402,7 @@ struct StreamState {
     first: u64,
     events: VecDeque<Arc<str>>,
     /// The bytes of the events, in the caller's share of memory.
-    held: CountedBytes,
+    counted: CountedBytes,
     bytes: u64,
     /// The time of the answer.
     finished: Option<Instant>,
@@ -410,8 +410,8 @@ struct StreamState {
 
 impl EventStream {
     fn new(number: u64, owner: &str) -> Self {
-        let held = memory::hold_always(owner, 0);
-        let state = StreamState { first: 0, events: VecDeque::new(), held, bytes: 0, finished: None };
+        let counted = memory::hold_always(owner, 0);
+        let state = StreamState { first: 0, events: VecDeque::new(), counted, bytes: 0, finished: None };
         Self { number, state: watch::Sender::new(state) }
     }
 
@@ -436,7 +436,7 @@ impl EventStream {
 impl StreamState {
     /// Adds an event; `false` if the caller's share has no room for it.
     fn offer(&mut self, text: String) -> bool {
-        let fits = self.held.has_room(text.len() as u64);
+        let fits = self.counted.has_room(text.len() as u64);
         if fits {
             self.push(text);
         }
@@ -451,7 +451,7 @@ impl StreamState {
             self.bytes = self.bytes.saturating_sub(oldest.len() as u64);
         }
         self.bytes = self.bytes.saturating_add(text.len() as u64);
-        self.held.set(self.bytes);
+        self.counted.set(self.bytes);
         self.events.push_back(text.into());
     }
 

@@ -599,9 +599,9 @@ fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: Stage) {
 #[must_use]
 pub fn content_hash(call: &Call) -> [u8; 32] {
     let Call { agent, tool, arguments, parent, session, .. } = call;
-    let parent = parent.as_ref().map(|parent| parent.intent);
-    let session = session.as_ref().map(|session| session.request);
-    hash_content(agent.as_str(), tool.as_str(), arguments, parent, session)
+    let parent_intent = parent.as_ref().map(|parent| parent.intent);
+    let request = session.as_ref().map(|session| session.request);
+    hash_content(agent.as_str(), tool.as_str(), arguments, parent_intent, request)
 }
 
 /// As [`content_hash`], of the parts of a call.

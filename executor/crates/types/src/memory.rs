@@ -293,8 +293,8 @@ enum ChargedTo {
 }
 
 impl From<CountedBytes> for Charge {
-    fn from(held: CountedBytes) -> Self {
-        Self(Some(ChargedTo::Counted(Arc::new(held))))
+    fn from(counted: CountedBytes) -> Self {
+        Self(Some(ChargedTo::Counted(Arc::new(counted))))
     }
 }
 
@@ -310,7 +310,7 @@ impl Charge {
     pub fn owner(&self) -> Option<&str> {
         self.0.as_ref().map(|charged| match charged {
             ChargedTo::Uncounted(owner) => &**owner,
-            ChargedTo::Counted(held) => &*held.owner,
+            ChargedTo::Counted(counted) => &*counted.owner,
         })
     }
 
@@ -318,7 +318,7 @@ impl Charge {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.0 {
-            Some(ChargedTo::Counted(held)) => held.bytes,
+            Some(ChargedTo::Counted(counted)) => counted.bytes,
             Some(ChargedTo::Uncounted(_)) | None => 0,
         }
     }

@@ -73,8 +73,8 @@ pub fn read_arguments(text: &str) -> Result<ArgumentsRow> {
             return Err(serde::de::Error::custom("either `arguments` or `max_bytes` has to be there"));
         }
     };
-    let session = session.map(|session| SessionRequest::parse(&session)).transpose();
-    Ok(ArgumentsRow { arguments, parent, session: session.map_err(serde::de::Error::custom)? })
+    let request = session.map(|text| SessionRequest::parse(&text)).transpose();
+    Ok(ArgumentsRow { arguments, parent, session: request.map_err(serde::de::Error::custom)? })
 }
 
 /// Removes the members with one of the names in `never`, and appends their JSON Pointers to `left_out`.

@@ -515,18 +515,20 @@ pub fn session_turn(receipt: &Receipt) -> Option<Box<RawValue>> {
     receipt.session.as_ref().map(|turn| to_raw(&session_message(turn)))
 }
 
-fn session_message(turn: &SessionTurn) -> message::SessionMessage {
-    let SessionTurn { handle, turn, state } = turn;
-    let (state, idle_seconds, reason) = match state {
-        SessionState::Kept { idle_seconds } => (message::SessionStateName::Kept, Some(*idle_seconds), None),
-        SessionState::Ended(end) => (message::SessionStateName::Ended, None, Some(*end)),
-    };
-    message::SessionMessage {
+fn session_message(session: &SessionTurn) -> message::SessionMessage {
+    let SessionTurn { handle, turn, state } = session;
+    let of_state = |state, idle_seconds, reason| message::SessionMessage {
         handle: handle.to_string(),
         turn: *turn,
         state,
         idle_seconds,
-        reason: reason.map(WireName),
+        reason,
+    };
+    match state {
+        SessionState::Kept { idle_seconds } => {
+            of_state(message::SessionStateName::Kept, Some(*idle_seconds), None)
+        }
+        SessionState::Ended(end) => of_state(message::SessionStateName::Ended, None, Some(WireName(*end))),
     }
 }
 
