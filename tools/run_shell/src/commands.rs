@@ -92,23 +92,23 @@ impl Builtin for Tool {
     }
 }
 
-/// Why `tool` has no result.
+/// The reason why `tool` has no result.
 enum Failure {
     Usage(String),
     Call(ToolError),
 }
 
 fn run(tools: Tools<'_>, words: &[String], input: impl Fn() -> String) -> Result<String, Failure> {
-    let Some((name, words)) = words.split_first() else {
+    let Some((first, rest)) = words.split_first() else {
         let lines = tools.list().into_iter().map(|tool| format!("{}\t{}\n", tool.name, tool.description));
         return Ok(lines.collect());
     };
-    match (name.as_str(), words) {
+    match (first.as_str(), rest) {
         ("--help" | "-h", _) => Ok(USAGE.to_owned()),
         ("--describe", [name]) => describe(tools, name),
         (option, _) if option.starts_with('-') => Err(Failure::Usage(format!("unknown option `{option}`"))),
-        (name, words) => {
-            let arguments = arguments(tools, name, words, input)?;
+        (name, written) => {
+            let arguments = arguments(tools, name, written, input)?;
             let result = tools.call::<Value>(name, &arguments);
             result.map(|result| format!("{result}\n")).map_err(Failure::Call)
         }
@@ -156,15 +156,15 @@ fn from_options(schema: &Value, words: &[String], input: impl Fn() -> String) ->
     let mut arguments = serde_json::Map::new();
     let mut rest = words;
     while let Some((word, after)) = rest.split_first() {
-        let option = word.strip_prefix("--").filter(|option| !option.is_empty());
+        let named = word.strip_prefix("--").filter(|named| !named.is_empty());
         let option =
-            option.ok_or_else(|| Failure::Usage(format!("`{word}` is no option: write --argument value")))?;
-        let (option, text, after) = match (option.split_once('='), after.split_first()) {
-            (Some((option, text)), _) => (option, Some(text), after),
-            (None, Some((text, after))) if !text.starts_with("--") => (option, Some(text.as_str()), after),
+            named.ok_or_else(|| Failure::Usage(format!("`{word}` is no option: write --argument value")))?;
+        let (written, text, others) = match (option.split_once('='), after.split_first()) {
+            (Some((written, text)), _) => (written, Some(text), after),
+            (None, Some((text, others))) if !text.starts_with("--") => (option, Some(text.as_str()), others),
             (None, _) => (option, None, after),
         };
-        let name = property_name(schema, option);
+        let name = property_name(schema, written);
         let property = schema.get("properties").and_then(|properties| properties.get(&name));
         let value = match text {
             None => Value::Bool(true),
@@ -172,7 +172,7 @@ fn from_options(schema: &Value, words: &[String], input: impl Fn() -> String) ->
             Some(text) => value(property, text),
         };
         add_argument(&mut arguments, name, value, takes(property, "array"));
-        rest = after;
+        rest = others;
     }
     Ok(Value::Object(arguments))
 }
@@ -186,11 +186,11 @@ fn property_name(schema: &Value, option: &str) -> String {
 
 /// An option that is repeated adds to a list.
 fn add_argument(arguments: &mut serde_json::Map<String, Value>, name: String, value: Value, is_list: bool) {
-    let value = if is_list && !value.is_array() { json!([value]) } else { value };
-    match (arguments.get_mut(&name), value) {
+    let added = if is_list && !value.is_array() { json!([value]) } else { value };
+    match (arguments.get_mut(&name), added) {
         (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
-        (_, value) => {
-            arguments.insert(name, value);
+        (_, added) => {
+            arguments.insert(name, added);
         }
     }
 }

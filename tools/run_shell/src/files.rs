@@ -32,7 +32,7 @@ pub(crate) struct Files {
     modes: Mutex<BTreeMap<PathBuf, u32>>,
 }
 
-/// Where a path leads.
+/// The place to which a path leads.
 enum Place<'a> {
     Sandbox,
     Memory(&'a InMemoryFs),
@@ -85,7 +85,7 @@ impl Files {
         path == Path::new("/") || self.folders.iter().any(|folder| folder.starts_with(path))
     }
 
-    /// What is below a folder above granted ones.
+    /// The entries of a folder above granted ones.
     fn below(&self, path: &Path) -> Vec<DirEntry> {
         let temporary = self.temporary.is_some().then(|| PathBuf::from(TEMPORARY));
         let folders = self.folders.iter().chain(&temporary);
@@ -108,17 +108,17 @@ impl Files {
             return io::Error::new(ErrorKind::PermissionDenied, words).into();
         }
         let kind = error.kind();
-        let error = ToolError::from(error);
-        let (kind, words) = match error.code() {
+        let named = ToolError::from(error);
+        let (shown, words) = match named.code() {
             "not_found" => (ErrorKind::NotFound, "No such file or directory".to_owned()),
             "already_exists" => (ErrorKind::AlreadyExists, "File exists".to_owned()),
             "is_a_directory" => (ErrorKind::IsADirectory, "Is a directory".to_owned()),
             "not_a_directory" => (ErrorKind::NotADirectory, "Not a directory".to_owned()),
             "directory_not_empty" => (ErrorKind::DirectoryNotEmpty, "Directory not empty".to_owned()),
             "permission_denied" => (ErrorKind::PermissionDenied, self.denied(path)),
-            _ => (kind, error.message().to_owned()),
+            _ => (kind, named.message().to_owned()),
         };
-        io::Error::new(kind, words).into()
+        io::Error::new(shown, words).into()
     }
 
     fn denied(&self, path: &Path) -> String {
@@ -289,34 +289,36 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        let (from, to) = (normalize_path(from), normalize_path(to));
-        match (self.place(&from), self.place(&to)) {
+        let source = normalize_path(from);
+        let target = normalize_path(to);
+        match (self.place(&source), self.place(&target)) {
             (Place::Sandbox, Place::Sandbox) => {
-                self.at(&from, fs::rename(&from, &to))?;
+                self.at(&source, fs::rename(&source, &target))?;
                 let mut modes = self.modes();
-                if let Some(mode) = modes.remove(&from) {
-                    modes.insert(to, mode);
+                if let Some(mode) = modes.remove(&source) {
+                    modes.insert(target, mode);
                 }
                 Ok(())
             }
-            (Place::Memory(memory), Place::Memory(_)) => memory.rename(&from, &to).await,
-            (Place::Above, _) => self.at(&from, Err(ErrorKind::PermissionDenied.into())),
-            (_, Place::Above) => self.at(&to, Err(ErrorKind::PermissionDenied.into())),
+            (Place::Memory(memory), Place::Memory(_)) => memory.rename(&source, &target).await,
+            (Place::Above, _) => self.at(&source, Err(ErrorKind::PermissionDenied.into())),
+            (_, Place::Above) => self.at(&target, Err(ErrorKind::PermissionDenied.into())),
             (Place::Sandbox, Place::Memory(_)) | (Place::Memory(_), Place::Sandbox) => {
-                let content = self.read_file(&from).await?;
-                self.write_file(&to, &content).await?;
-                self.remove(&from, false).await
+                let content = self.read_file(&source).await?;
+                self.write_file(&target, &content).await?;
+                self.remove(&source, false).await
             }
         }
     }
 
     async fn copy(&self, from: &Path, to: &Path) -> Result<()> {
-        let (from, to) = (normalize_path(from), normalize_path(to));
-        if let (Place::Sandbox, Place::Sandbox) = (self.place(&from), self.place(&to)) {
-            return self.at(&from, copy(&from, &to));
+        let source = normalize_path(from);
+        let target = normalize_path(to);
+        if let (Place::Sandbox, Place::Sandbox) = (self.place(&source), self.place(&target)) {
+            return self.at(&source, copy(&source, &target));
         }
-        let content = self.read_file(&from).await?;
-        self.write_file(&to, &content).await
+        let content = self.read_file(&source).await?;
+        self.write_file(&target, &content).await
     }
 
     async fn symlink(&self, target: &Path, link: &Path) -> Result<()> {

@@ -48,9 +48,9 @@ fn run_shell(_: &mut Context, arguments: RunShell) -> Result<Ended, ToolError> {
     for (name, value) in &env {
         shell.set(name, value);
     }
-    let result = shell.run(&script, input_text(input));
+    let ended = shell.run(&script, input_text(input));
     SHELL.set(Some(shell));
-    let result = result?;
+    let result = ended?;
     Ok(Ended {
         stdout: result.stdout.text_lossy().into_owned(),
         stderr: result.stderr.text_lossy().into_owned(),

@@ -9,14 +9,14 @@ fn run(arguments: Value) -> Result<Value, ToolError> {
     testing::invoke(run_shell, arguments).result
 }
 
-/// What a script prints, which has to end with status 0.
+/// The output of a script, which has to end with status 0.
 fn printed(script: &str) -> String {
     let ended = run(json!({ "script": script })).unwrap();
     assert_eq!(ended["exit_code"], 0, "{script}: {ended}");
     ended["stdout"].as_str().unwrap().to_owned()
 }
 
-/// What a script reports, which has to end with this status.
+/// The messages of a script, which has to end with this status.
 fn reported(script: &str, status: i32) -> String {
     let ended = run(json!({ "script": script })).unwrap();
     assert_eq!(ended["exit_code"], status, "{script}: {ended}");
