@@ -1,4 +1,4 @@
-"""What `cargo xtask bench code` times of science Python. Peers without pandas have only the first."""
+"""The programs of science Python that `cargo xtask bench code` times. Peers without pandas run only the first."""
 
 PYTHON = "1 + 1"
 PANDAS = "import pandas\nprint(pandas.DataFrame({'a': [2]}).a.sum())"

@@ -124,8 +124,8 @@ fn the_commands_of_how_do_i_run_as_pasted() {
     let mut commands = blocks(&page, "sh");
     commands.retain(|block| interprets || !block.contains("run_python"));
     let Some(output) = paste(&commands.join("")) else { return };
-    let session = [r#"{"result":42,"turn":2}"#, r#"{"ended":true}"#, "session_lost"];
-    let session = if interprets { &session[..] } else { &[] };
+    let of_session = [r#"{"result":42,"turn":2}"#, r#"{"ended":true}"#, "session_lost"];
+    let session = if interprets { &of_session[..] } else { &[] };
     assert_in_order(
         &output,
         &[

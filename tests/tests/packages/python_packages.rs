@@ -107,7 +107,7 @@ fn packages_work(executor: &Executor) {
             json!("NUMBERS = ['zero', 'one', 'two']\n"),
         ),
         ("open('/packages/hum/hello.txt').read()", json!("hum ")),
-        // What a program changes in memory ends with its run.
+        // Changes that a program makes in memory end with its run.
         ("import num_words\nnum_words.NUMBERS[2] = 'x'\nimport hum\nhum.say(2)", json!("hum x")),
         ("import hum\nhum.say(2)", json!("hum two")),
     ] {

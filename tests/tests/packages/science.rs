@@ -143,15 +143,15 @@ fn check(program: &Path, answer: &Value) {
     let result = &answer["result"]["result"]["result"];
     assert!(is_near(result, &expected["result"]), "{}: {answer}", program.display());
     let artifacts = answer["result"]["artifacts"].as_array().cloned().unwrap_or_default();
-    let pictures = artifacts.iter().map(|artifact| {
+    let shown = artifacts.iter().map(|artifact| {
         assert_eq!(artifact["mime"], "image/png", "{}", program.display());
         let picture = STANDARD.decode(artifact["content"].as_str().expect("a content")).expect("Base64");
         let name = artifact["name"].as_str().expect("a name").to_owned();
         (name, json!(dimensions(&picture)))
     });
-    let pictures = pictures.collect::<serde_json::Map<_, _>>();
-    let expected = expected["pictures"].as_object().cloned().unwrap_or_default();
-    assert_eq!(pictures, expected, "{}", program.display());
+    let pictures = shown.collect::<serde_json::Map<_, _>>();
+    let expected_pictures = expected["pictures"].as_object().cloned().unwrap_or_default();
+    assert_eq!(pictures, expected_pictures, "{}", program.display());
 }
 
 /// Equal, but for numbers with a fraction, which may differ by [`TOLERANCE`].

@@ -1,4 +1,4 @@
-//! Sessions: what stays of one call for the next one, who may go on, and what ends it.
+//! Sessions: what stays of one call for the next one, who may go on, and what ends them.
 //!
 //! The guest `take_steps` keeps texts, open files and memory in globals of its own. The governor of the tests
 //! gives each call the verdict and the limits that its `context` names.
@@ -137,7 +137,7 @@ fn handle_of(report: &Value) -> String {
     report["session"]["handle"].as_str().expect("a handle").to_owned()
 }
 
-/// What the first step of a turn brought.
+/// The outcome of the first step of a turn.
 fn first_step(report: &Value) -> &Value {
     &report["result"]["steps"][0]
 }

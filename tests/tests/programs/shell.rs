@@ -63,8 +63,8 @@ fn pipelines_print_what_bash_prints() {
         }
         let mut bash = Command::new("bash");
         bash.args(["-c", script]).current_dir(folder.path()).env("LC_ALL", "C").env("TZ", "UTC");
-        let expected = run_to_end(bash, INPUT.as_bytes());
-        let expected = (String::from_utf8(expected.stdout).expect("UTF-8"), expected.status.code());
+        let ended_bash = run_to_end(bash, INPUT.as_bytes());
+        let expected = (String::from_utf8(ended_bash.stdout).expect("UTF-8"), ended_bash.status.code());
         let answer = run(&executor, script);
         let ended = &answer["result"]["result"];
         let status = ended["exit_code"].as_i64().and_then(|status| i32::try_from(status).ok());
@@ -80,7 +80,7 @@ fn pipelines_print_what_bash_prints() {
     assert!(pipelines().count() > 50);
 }
 
-/// How a script that means harm ends.
+/// The end of a script that means harm.
 enum End {
     /// It ends with this status, and these words are in what it printed.
     Status(i64, &'static str),

@@ -31,8 +31,9 @@ pub(super) fn draw(workspace: &Workspace, folder: &Path) -> Result<()> {
     program.stdin(fs::File::open(&arguments)?.into_parts().0);
     let report: Value = serde_json::from_str(&run::capture(&mut program)?)?;
     let artifacts = at(&report, "/artifacts").as_array().map_or(&[][..], Vec::as_slice);
-    let picture = artifacts.iter().find(|artifact| text(artifact, "/name") == PICTURE);
-    let picture = STANDARD.decode(text(picture.context("the program returned no picture")?, "/content"))?;
+    let found = artifacts.iter().find(|artifact| text(artifact, "/name") == PICTURE);
+    let artifact = found.context("the program returned no picture")?;
+    let picture = STANDARD.decode(text(artifact, "/content"))?;
     ensure!(picture.starts_with(SIGNATURE), "{PICTURE} is no PNG");
     let path = folder.join("calls.png");
     fs::write(&path, &picture)?;

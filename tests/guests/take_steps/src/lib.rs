@@ -31,8 +31,7 @@ struct Kept {
     memory: Vec<Vec<u8>>,
 }
 
-static KEPT: Mutex<Kept> =
-    Mutex::new(Kept { texts: Vec::new(), files: BTreeMap::new(), memory: Vec::new() });
+static KEPT: Mutex<Kept> = Mutex::new(Kept { texts: Vec::new(), files: BTreeMap::new(), memory: Vec::new() });
 
 fn kept() -> MutexGuard<'static, Kept> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -161,7 +160,7 @@ impl Walk<'_> {
                 call.wait().map_err(Failure::Call)
             }
             "all" => self.call_all(step),
-            // What stays for the next call of a session. Brings all texts so far.
+            // A text that stays for the next call of a session. Brings all texts so far.
             "keep" => {
                 let mut all = kept();
                 all.texts.push(step.text(1)?.to_owned());

@@ -1,4 +1,4 @@
-"""What cannot be imported: docs/languages/python.md says why."""
+"""The modules that cannot be imported: docs/languages/python.md says why."""
 
 import importlib
 

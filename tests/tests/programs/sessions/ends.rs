@@ -1,4 +1,4 @@
-//! What ends a session: nobody ever gets an empty one in place of the one that is lost.
+//! The ends of sessions: nobody ever gets an empty one in place of the one that is lost.
 
 use super::*;
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,4 +1,4 @@
-//! Who may go on in a session.
+//! The owner of a session, which alone may go on in it.
 
 use super::*;
 use harness::callers::{List, agent, rpc};

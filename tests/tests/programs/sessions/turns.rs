@@ -1,4 +1,4 @@
-//! What a turn finds of those before it, and what it has of its own.
+//! Turns: what each finds of those before it, and what it has of its own.
 
 use super::*;
 
