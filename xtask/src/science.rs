@@ -24,7 +24,8 @@ pub(crate) struct Science {
 }
 
 impl Science {
-    /// Adds the tool with this executor. The code that the tests have compiled is used again. `None` without the wheel.
+    /// Adds the tool with this executor. The code that the tests have compiled is used again. `None` without
+    /// the wheel.
     pub(crate) fn add(workspace: &Workspace, executor: &Path) -> Result<Option<Self>> {
         setup::prepare_science(workspace)?;
         let Some(wheel) = setup::science_wheel(workspace) else { return Ok(None) };

@@ -104,8 +104,8 @@ pub(crate) fn names(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Compiles the tools in Rust: [`SHELL`] apart, because cargo gives one build the features that any of its packages needs,
-/// so that the patterns of `search_text` would get the tables of Unicode.
+/// Compiles the tools in Rust: [`SHELL`] apart, because cargo gives one build the features that any of its
+/// packages needs, so that the patterns of `search_text` would get the tables of Unicode.
 pub(crate) fn build_modules(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
     let parts = [
         (format!("the guest tools for {WASIP1}"), &["--workspace", "--exclude", SHELL][..]),

@@ -126,7 +126,8 @@ impl Catalogue {
         Self { folder: tempfile::tempdir().expect("a temp folder") }
     }
 
-    /// One with a copy of the tools of the repository, but for the interpreters and the shell, which are large.
+    /// One with a copy of the tools of the repository, but for the interpreters and the shell, which are
+    /// large.
     pub fn with_tools() -> Self {
         let tools = std::fs::read_dir(super::tools()).expect("the tools");
         let names = tools.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));

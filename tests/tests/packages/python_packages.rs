@@ -37,7 +37,8 @@ wheel("escapes", pure, [], {"../escapes.py": ""})
 wheel("hides", pure, [], {"hides/fast.so": ""})
 "#;
 
-/// A folder with the wheels, and the PATH on which pip and componentize-py are; `None` if they are not installed.
+/// A folder with the wheels, and the PATH on which pip and componentize-py are; `None` if they are not
+/// installed.
 fn wheels() -> Option<(tempfile::TempDir, String)> {
     let program = client_folder("componentize-py, for packages", "python/bin/componentize-py")?;
     let bin = program.parent().expect("a folder");

@@ -1,5 +1,5 @@
-//! The files of the shell: those of the granted folders, through the standard library and so through the sandbox, and
-//! `/tmp` in memory where no grant has one.
+//! The files of the shell: those of the granted folders, through the standard library and so through the
+//! sandbox, and `/tmp` in memory where no grant has one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -27,8 +27,8 @@ pub(crate) struct Files {
     folders: Vec<PathBuf>,
     /// The place of temporary files, if no granted folder has it.
     temporary: Option<InMemoryFs>,
-    /// The modes that scripts have given to files of granted folders. Only this shell knows them, so that a script can
-    /// run another one that it has made executable.
+    /// The modes that scripts have given to files of granted folders. Only this shell knows them, so that a
+    /// script can run another one that it has made executable.
     modes: Mutex<BTreeMap<PathBuf, u32>>,
 }
 
@@ -41,7 +41,8 @@ enum Place<'a> {
 }
 
 impl Files {
-    /// The files of a run that is granted `folders`. The sandbox always names the root, and no executor grants it.
+    /// The files of a run that is granted `folders`. The sandbox always names the root, and no executor
+    /// grants it.
     pub(crate) fn new(mut folders: Vec<PathBuf>) -> Self {
         folders.retain(|folder| folder != Path::new("/"));
         let has_temporary = folders

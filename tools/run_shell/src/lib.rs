@@ -1,4 +1,5 @@
-//! Runs a shell script. bashkit interprets it; all that it reaches are files of the sandbox and calls of other tools.
+//! Runs a shell script. bashkit interprets it; all that it reaches are files of the sandbox and calls of
+//! other tools.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ struct Ended {
 }
 
 thread_local! {
-    /// The shell of this instance. A session calls the same instance again, and finds what its last script has left.
+    /// The shell of this instance. A session calls the same instance again, and finds what its last script
+    /// has left.
     static SHELL: RefCell<Option<Shell>> = const { RefCell::new(None) };
 }
 

@@ -63,7 +63,8 @@ impl Shell {
     /// Runs a script to its end.
     ///
     /// # Errors
-    /// `syntax_error`, before anything runs; `output_too_large`; `shell_limit` at a limit of the shell itself.
+    /// `syntax_error`, before anything runs; `output_too_large`; `shell_limit` at a limit of the shell
+    /// itself.
     pub(crate) fn run(&mut self, script: &str, input: Option<String>) -> Result<ExecResult, ToolError> {
         check_syntax(script)?;
         let mut options = ExecOptions::new();
@@ -83,8 +84,8 @@ impl Shell {
     }
 }
 
-/// The executor's limits of time, processor and memory decide, so those of bashkit are above what they allow, apart
-/// from those of the stack.
+/// The executor's limits of time, processor and memory decide, so those of bashkit are above what they allow,
+/// apart from those of the stack.
 fn limits() -> ExecutionLimits {
     ExecutionLimits::new()
         .max_work_units(u64::MAX)
@@ -114,7 +115,8 @@ fn memory_limits() -> MemoryLimits {
         .max_function_body_bytes(usize::MAX)
 }
 
-/// bash runs a script up to its first error of syntax. An agent learns more from a script that has changed nothing.
+/// bash runs a script up to its first error of syntax. An agent learns more from a script that has changed
+/// nothing.
 fn check_syntax(script: &str) -> Result<(), ToolError> {
     let parser = Parser::with_limits(script, MAX_SYNTAX_DEPTH, usize::MAX);
     parser.parse().map(drop).map_err(|error| refusal(&error, script))?;
@@ -131,7 +133,8 @@ fn check_syntax(script: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The range with which a text begins that was after a `{`, if bashkit would leave it as it is, without a message.
+/// The range with which a text begins that was after a `{`, if bashkit would leave it as it is, without a
+/// message.
 fn large_range(text: &str) -> Option<&str> {
     let (range, _) = text.split_once('}')?;
     let mut ends = range.split("..").map(str::parse::<i64>);
@@ -140,7 +143,8 @@ fn large_range(text: &str) -> Option<&str> {
     (first.abs_diff(last) / step >= MAX_RANGE).then_some(range)
 }
 
-/// The line of an error that bashkit reports without one: the first with which the script fails for the same reason.
+/// The line of an error that bashkit reports without one: the first with which the script fails for the same
+/// reason.
 fn find_line(script: &str, message: &str) -> usize {
     let ends = script.match_indices('\n').map(|(end, _)| end).collect::<Vec<_>>();
     let lacks_it = |end: &usize| {

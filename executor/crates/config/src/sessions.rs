@@ -1,4 +1,5 @@
-//! The section `[sessions]`: how many sessions of tools there may be, and for how long each waits for its next turn.
+//! The section `[sessions]`: how many sessions of tools there may be, and for how long each waits for its
+//! next turn.
 
 use super::error::InvalidValueError;
 use super::file;

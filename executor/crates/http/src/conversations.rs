@@ -1,4 +1,5 @@
-//! The sessions of tools that belong to conversations, at doors whose callers name a conversation and no session.
+//! The sessions of tools that belong to conversations, at doors whose callers name a conversation and no
+//! session.
 //!
 //! ```text
 //! a call that asks for a session ─▶ bound to (caller, agent, tool, conversation) ─▶ every later call there goes on in it

@@ -78,8 +78,8 @@ impl DoorSettings {
     }
 }
 
-/// A call with the tools that its caller's token reaches, which the executor checks for it and for the calls of its run,
-/// and with its caller's name if it asks for a session.
+/// A call with the tools that its caller's token reaches, which the executor checks for it and for the calls
+/// of its run, and with its caller's name if it asks for a session.
 ///
 /// # Errors
 /// [`Fault::Refused`] with `caller_unauthorized`, if the caller may not act for the agent of the call.
@@ -92,8 +92,8 @@ pub fn with_caller(executor: &Executor, caller: &Caller, call: Call) -> Result<C
     Ok(Call { caller_tools: Some(caller.tools().clone()), session, ..call })
 }
 
-/// Takes the request for a session out of the arguments of a call, if its tool is listed with that argument. Any other tool
-/// keeps an argument of the name.
+/// Takes the request for a session out of the arguments of a call, if its tool is listed with that argument.
+/// Any other tool keeps an argument of the name.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] if the argument is neither `new` nor a handle.

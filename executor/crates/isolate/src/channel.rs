@@ -88,10 +88,11 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// The first message from the server to a child. The file of the tool's code is attached, then the folders of the permit
-/// (the granted ones, and those for the run's file changes if they are kept apart), and the relay's socket if the run has a
-/// network or may call tools. Each further message to a child that serves several runs is the text of one run's arguments;
-/// in a session, with the socket of that turn's relay if the first one had one.
+/// The first message from the server to a child. The file of the tool's code is attached, then the folders of
+/// the permit (the granted ones, and those for the run's file changes if they are kept apart), and the
+/// relay's socket if the run has a network or may call tools. Each further message to a child that serves
+/// several runs is the text of one run's arguments; in a session, with the socket of that turn's relay if the
+/// first one had one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
@@ -419,7 +420,8 @@ impl Channel {
         }
     }
 
-    /// Waits for the only message of a child between two turns of a session; `None` when the child has closed the connection.
+    /// Waits for the only message of a child between two turns of a session; `None` when the child has closed
+    /// the connection.
     ///
     /// # Errors
     /// If more than the message has arrived.

@@ -1,5 +1,6 @@
-//! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends. If its tool's
-//! processes are reused, it serves further runs under the same permit; in a session, further turns in the same store.
+//! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends.
+//! If its tool's processes are reused, it serves further runs under the same permit; in a session, further
+//! turns in the same store.
 
 use super::channel::{
     EndReport, FromChild, Job, JobLifetime, Task, receive, receive_confined, send, wait_for_begin,
@@ -195,8 +196,8 @@ impl GuestRunner<'_> {
         }
     }
 
-    /// Serves the turns of a session until the server ends or kills this process. The `first` one has begun. Each has another
-    /// one of the `relays`, if there are any.
+    /// Serves the turns of a session until the server ends or kills this process. The `first` one has begun.
+    /// Each has another one of the `relays`, if there are any.
     fn serve_session(&self, received: &ReceivedPermit, first: Turn, relays: Option<&Relays>) -> Result<()> {
         let before = self.count_before(received)?;
         // The guest keeps its open files, each with at most one descriptor.
@@ -267,8 +268,8 @@ impl GuestRunner<'_> {
         Ok(kept)
     }
 
-    /// Runs a turn in the store that was `kept`, the first one in a new store, and reports its end. Returns the store if
-    /// another turn may follow.
+    /// Runs a turn in the store that was `kept`, the first one in a new store, and reports its end. Returns
+    /// the store if another turn may follow.
     fn run_turn(
         &self,
         kept: Option<SessionStore>,

@@ -280,8 +280,8 @@ impl Confinement {
         self.apply_limits(roots, upper, memory.bytes() + overhead, user, filter)
     }
 
-    /// Confines a child as [`Self::apply`] does, and lets it receive descriptors, of which the server sends one with each
-    /// further turn of a session. Only the server has the other ends of the child's sockets.
+    /// Confines a child as [`Self::apply`] does, and lets it receive descriptors, of which the server sends
+    /// one with each further turn of a session. Only the server has the other ends of the child's sockets.
     ///
     /// # Errors
     /// As [`Self::apply`].

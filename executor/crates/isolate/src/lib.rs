@@ -1,8 +1,9 @@
 //! The isolation of runs.
 //!
-//! By default every run has its own process (process isolation), so that a vulnerability in the engine compromises only
-//! a process without rights. The processes of a tool can also be reused, each for runs of one agent under one grant, or keep
-//! a session of one agent. A tool that the operator trusts can run inline, on a thread of the server.
+//! By default every run has its own process (process isolation), so that a vulnerability in the engine
+//! compromises only a process without rights. The processes of a tool can also be reused, each for runs of
+//! one agent under one grant, or keep a session of one agent. A tool that the operator trusts can run inline,
+//! on a thread of the server.
 
 mod cgroup;
 mod channel;
@@ -225,8 +226,8 @@ impl Isolate {
     /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text, in the store of `store`.
     ///
     /// # Errors
-    /// If the tool can have no session under this permit, or the run does not continue the given one. Never with
-    /// [`StoreUse::Fresh`].
+    /// If the tool can have no session under this permit, or the run does not continue the given one. Never
+    /// with [`StoreUse::Fresh`].
     pub fn request(
         &self,
         agent: &AgentDid,
@@ -271,8 +272,8 @@ impl Isolate {
         Ok(RunRequest { grant, assigned })
     }
 
-    /// Ends the processes that wait for another run. That of a current run ends with its run, and that of a session when its
-    /// owner drops it.
+    /// Ends the processes that wait for another run. That of a current run ends with its run, and that of a
+    /// session when its owner drops it.
     pub fn end_idle(&self) {
         if let Some(supervisor) = &self.supervisor {
             supervisor.end_idle();
@@ -311,8 +312,9 @@ impl Isolate {
         execution.outcome(End::Aborted(AbortReason::Lost), execution.started_at())
     }
 
-    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Then closes the run's network
-    /// connections. Also returns what is left of the run: a session only after a result or the tool's own error.
+    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Then closes the
+    /// run's network connections. Also returns what is left of the run: a session only after a result or the
+    /// tool's own error.
     pub async fn run(
         &self,
         request: RunRequest,

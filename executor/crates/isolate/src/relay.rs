@@ -19,9 +19,10 @@
 //! [`WINDOW_BYTES`] are in flight: sent, but not yet consumed. The server bounds everything that a child sends, and
 //! closes the connection with all its streams at the first invalid frame.
 //!
-//! In the child, one thread reads the socket. It is started before the process is confined: afterwards no thread can be
-//! started, and `read` is the only receiving system call that the thread makes. Each turn of a session has a socket pair of
-//! its own, so that no frame of one turn is read in another; the thread reads one after the other.
+//! In the child, one thread reads the socket. It is started before the process is confined: afterwards no
+//! thread can be started, and `read` is the only receiving system call that the thread makes. Each turn of a
+//! session has a socket pair of its own, so that no frame of one turn is read in another; the thread reads
+//! one after the other.
 
 use super::confine::Confinement;
 use super::zygote::confine_io_error;
@@ -891,14 +892,14 @@ impl RelayReader {
         Ok(Self { sockets, ends })
     }
 
-    /// The relay of a run that makes at most `max_parallel` simultaneous calls, over `socket`. The one before it has been
-    /// closed.
+    /// The relay of a run that makes at most `max_parallel` simultaneous calls, over `socket`. The one before
+    /// it has been closed.
     ///
     /// # Errors
     /// If the process has reached its limit on open descriptors, or the thread has ended.
     pub(super) fn open(&self, socket: OwnedFd, max_parallel: u32) -> Result<Arc<Relay>> {
-        // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
-        // not call.
+        // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's
+        // process may not call.
         let input = File::from(socket.try_clone()?);
         let relay = Arc::new(Relay {
             socket: Mutex::new(Some(File::from(socket))),
@@ -922,7 +923,8 @@ impl RelayReader {
 }
 
 impl Relay {
-    /// Fails all that the guest has asked for and sends nothing more, also if the guest still has a stream of this relay.
+    /// Fails all that the guest has asked for and sends nothing more, also if the guest still has a stream of
+    /// this relay.
     fn end(&self) {
         let open = self.streams.lock().take();
         // A body that only ended here would look complete.

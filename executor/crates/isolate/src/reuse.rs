@@ -63,8 +63,8 @@ struct FolderId {
 }
 
 impl ReuseKey {
-    /// The key of a run of `tool` by `agent`, whose permit is sent as `permit` and `folders`, each with whether it is missing.
-    /// `None` if the kernel does not tell which folders these are.
+    /// The key of a run of `tool` by `agent`, whose permit is sent as `permit` and `folders`, each with
+    /// whether it is missing. `None` if the kernel does not tell which folders these are.
     pub(super) fn new<F: AsFd>(
         agent: &AgentDid,
         tool: &ToolName,
@@ -337,8 +337,8 @@ impl ResourceCounts {
         if self == now { Ok(()) } else { Err(self.difference(now)) }
     }
 
-    /// Checks that the resources `now` are at most these, of before a session's first turn, and `max_kept` descriptors that the
-    /// guest keeps from turn to turn.
+    /// Checks that the resources `now` are at most these, of before a session's first turn, and `max_kept`
+    /// descriptors that the guest keeps from turn to turn.
     ///
     /// # Errors
     /// The difference.

@@ -4,8 +4,9 @@
 //! turn ── Ended ──▶ fails what the guest has left open ── Idle ──▶ waits ── arguments, relay, begin ──▶ next turn
 //!   └─ any other end, an unexpected message or thread, too many descriptors ──▶ SIGKILL
 //! ```
-//! A session belongs to one agent, tool, module and grant, as a reused process does. Its owner holds it between two turns, and
-//! decides who may continue it, and ends it at a stop, at a revocation, and when the catalogue has another version of its tool.
+//! A session belongs to one agent, tool, module and grant, as a reused process does. Its owner holds it
+//! between two turns, and decides who may continue it, and ends it at a stop, at a revocation, and when the
+//! catalogue has another version of its tool.
 
 use super::channel::FromChild;
 use super::error::ChildError;
@@ -121,14 +122,15 @@ impl IdleSession {
         self.child.is_alive()
     }
 
-    /// The session after the end of its turn was settled as `end`. `None` if it may not go on after that end: it ends.
+    /// The session after the end of its turn was settled as `end`. `None` if it may not go on after that end:
+    /// it ends.
     #[must_use]
     pub fn after(self, end: &End) -> Option<Self> {
         may_go_on_after(end).then_some(self)
     }
 
-    /// The memory of its process in bytes: what is charged to its control group, or without one its resident memory that no
-    /// file backs. `None` if the kernel does not say.
+    /// The memory of its process in bytes: what is charged to its control group, or without one its resident
+    /// memory that no file backs. `None` if the kernel does not say.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
         self.child.memory_bytes()

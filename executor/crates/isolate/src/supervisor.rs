@@ -96,9 +96,9 @@ impl Supervisor {
     /// which it has to read.
     ///
     /// # Errors
-    /// If there is no such tool, the folders for the run's file changes cannot be given to that user, a process cannot have
-    /// so many folders, or the kernel does not tell which folders those of a session are. The message is a clause about the
-    /// run.
+    /// If there is no such tool, the folders for the run's file changes cannot be given to that user, a
+    /// process cannot have so many folders, or the kernel does not tell which folders those of a session are.
+    /// The message is a clause about the run.
     pub(super) fn job_request(
         &self,
         tool: &ToolName,
@@ -164,7 +164,8 @@ impl Supervisor {
         Ok(JobRequest { job, image, folders, further_use, session: None, epoch: self.idle.epoch() })
     }
 
-    /// Checks that a tool can have a session under `permit`. A tool that does not exist is found by [`Self::job_request`].
+    /// Checks that a tool can have a session under `permit`. A tool that does not exist is found by
+    /// [`Self::job_request`].
     pub(super) fn check_session(
         &self,
         tool: &ToolName,
@@ -457,8 +458,8 @@ impl Supervisor {
         Ok((outcome, kept))
     }
 
-    /// Keeps the child of a run that has ended with `end`, if it may be used again. It has served `served` runs, and has
-    /// used the CPU time `cpu`.
+    /// Keeps the child of a run that has ended with `end`, if it may be used again. It has served `served`
+    /// runs, and has used the CPU time `cpu`.
     fn keep(
         &self,
         mut child: Child,
@@ -530,8 +531,8 @@ impl Supervisor {
     }
 }
 
-/// Lets a child begin that has served `earlier_runs`, with the `socket` of its next relay. Fails if the run may be repeated in
-/// another child.
+/// Lets a child begin that has served `earlier_runs`, with the `socket` of its next relay. Fails if the run
+/// may be repeated in another child.
 async fn begin_child(
     child: &Child,
     earlier_runs: u32,
@@ -737,7 +738,8 @@ impl Child {
         cpu.ok_or_else(|| ChildError::Ended("it ended while it waited for its next run".to_owned()))
     }
 
-    /// Lets a prepared child begin, with `next_arguments` and the `socket` of its relay if it has served a run before.
+    /// Lets a prepared child begin, with `next_arguments` and the `socket` of its relay if it has served a
+    /// run before.
     async fn begin(&self, next_arguments: Option<&str>, socket: Option<UnixStream>) -> Result<()> {
         if let Some(arguments) = next_arguments {
             let handles = socket.as_ref().map(AsFd::as_fd);

@@ -594,8 +594,8 @@ fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: Stage) {
     }
 }
 
-/// The hash of a call's agent, tool, arguments, parent and session. Members are hashed in the order of their names, so that
-/// their order in the message is irrelevant.
+/// The hash of a call's agent, tool, arguments, parent and session. Members are hashed in the order of their
+/// names, so that their order in the message is irrelevant.
 #[must_use]
 pub fn content_hash(call: &Call) -> [u8; 32] {
     let Call { agent, tool, arguments, parent, session, .. } = call;

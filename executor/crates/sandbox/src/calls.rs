@@ -263,7 +263,8 @@ impl PendingCalls {
     }
 
     /// Ends the calls that the guest has left open, and makes no others until the next turn begins.
-    // The numbers go on, so that a number of an earlier turn, which the guest may still have, never names another call.
+    // The numbers go on, so that a number of an earlier turn, which the guest may still have, never names
+    // another call.
     pub(super) fn end_turn(&mut self) {
         *self = Self { last: self.last, ..Self::new(Calls::default()) };
     }

@@ -570,7 +570,8 @@ impl Sandbox {
         self.supervise(execution, self.run_guest(artifact, permit, input, execution)).await
     }
 
-    /// Runs a guest until its end, its deadline or its cancellation. Returns the store that the guest gives back.
+    /// Runs a guest until its end, its deadline or its cancellation. Returns the store that the guest gives
+    /// back.
     async fn supervise<S>(
         &self,
         execution: &Execution,
@@ -878,8 +879,8 @@ async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, s
 
 /// Records the fuel that a guest has left at its end.
 fn record_fuel(store: &Store<StoreState>, end: &End, stats: &RunStats) {
-    // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that was
-    // stopped in between is stale and is not reported.
+    // Generated code writes its fuel counter back only at calls and returns, so the counter of a guest that
+    // was stopped in between is stale and is not reported.
     if let (false, Ok(remaining)) = (is_stopped(end), store.get_fuel()) {
         stats.budget.record_remaining_fuel(remaining);
     }

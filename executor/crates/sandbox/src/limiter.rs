@@ -51,7 +51,8 @@ impl Limiter {
         self.limit
     }
 
-    /// Goes on with the measurements of the next turn of a session, whose peak begins with what the store holds now.
+    /// Goes on with the measurements of the next turn of a session, whose peak begins with what the store
+    /// holds now.
     pub(super) fn begin_turn(&mut self, gauge: Arc<MemoryGauge>) {
         gauge.record(self.bytes);
         self.gauge = gauge;

@@ -3,9 +3,9 @@
 //! ```text
 //! Artifact + Permit ─▶ open_session ─▶ Outcome, SessionStore ─▶ execute_turn ─▶ Outcome, SessionStore ─▶ …
 //! ```
-//! A turn is an execution of its own: its limits, budgets, output, denials, calls and network are new. From turn to turn
-//! the guest keeps its memory and its open files, whose use counts in the turn that uses them. What it has asked of others
-//! ends with the turn. The guest's standard input is empty in every turn.
+//! A turn is an execution of its own: its limits, budgets, output, denials, calls and network are new. From
+//! turn to turn the guest keeps its memory and its open files, whose use counts in the turn that uses them.
+//! What it has asked of others ends with the turn. The guest's standard input is empty in every turn.
 
 use super::files::Files;
 use super::state::{Deadline, EffectiveLimits, StoreState};
@@ -15,7 +15,8 @@ use a2g_types::outcome::{End, Outcome};
 use std::sync::Arc;
 use wasmtime::Store;
 
-/// The store of a typed tool between two turns of a session. It serves turns under the grant of the first one only.
+/// The store of a typed tool between two turns of a session. It serves turns under the grant of the first one
+/// only.
 pub struct SessionStore {
     store: Store<StoreState>,
     tool: typed::Tool,
@@ -26,9 +27,9 @@ pub struct SessionStore {
 type TurnEnd = (End, Option<SessionStore>);
 
 impl Sandbox {
-    /// Runs the first turn of a session, as [`Self::execute`] runs a guest. Starts no guest that is not a typed tool, or whose
-    /// grant keeps file changes apart. Also returns the store if the tool has answered its call, with a result or its own
-    /// error, and not if it trapped or was stopped.
+    /// Runs the first turn of a session, as [`Self::execute`] runs a guest. Starts no guest that is not a
+    /// typed tool, or whose grant keeps file changes apart. Also returns the store if the tool has answered
+    /// its call, with a result or its own error, and not if it trapped or was stopped.
     pub async fn open_session(
         &self,
         artifact: &Artifact,
@@ -39,8 +40,8 @@ impl Sandbox {
         self.supervise(execution, self.start_session(artifact, permit, &arguments, execution)).await
     }
 
-    /// Runs a further turn, with a permit of the grant of the first one; starts no guest under another one. Returns the store
-    /// as [`Self::open_session`] does.
+    /// Runs a further turn, with a permit of the grant of the first one; starts no guest under another one.
+    /// Returns the store as [`Self::open_session`] does.
     pub async fn execute_turn(
         &self,
         session: SessionStore,

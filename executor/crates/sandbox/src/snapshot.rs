@@ -1,8 +1,9 @@
-//! The memory of an interpreter after one program, from which it starts faster than it would run that program again.
+//! The memory of an interpreter after one program, from which it starts faster than it would run that program
+//! again.
 //!
-//! The module runs once, in this process, without files, arguments and network, and with a clock and random bytes that are
-//! the same each time: the same module and program give the same memory on every machine. Only for modules whose digest
-//! is pinned: neither their time nor their memory is limited.
+//! The module runs once, in this process, without files, arguments and network, and with a clock and random
+//! bytes that are the same each time: the same module and program give the same memory on every machine. Only
+//! for modules whose digest is pinned: neither their time nor their memory is limited.
 
 use super::engine::{self, CodeFeatures};
 use a2g_types::error_chain::BoxedError;
@@ -31,7 +32,8 @@ const NO_DEADLINE: u64 = 1 << 40;
 #[error("the interpreter cannot be started to take its memory")]
 pub struct SnapshotError(#[source] BoxedError);
 
-/// The answer to a request of `host::call`; `None` for a request that cannot be answered, which ends the program.
+/// The answer to a request of `host::call`; `None` for a request that cannot be answered, which ends the
+/// program.
 pub type HostCall = Box<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
 
 struct State {
@@ -39,10 +41,12 @@ struct State {
     log: Vec<u8>,
 }
 
-/// The memory, in bytes, that `interpreter` has after `program`. `host_call` answers its calls of `host::call`.
+/// The memory, in bytes, that `interpreter` has after `program`. `host_call` answers its calls of
+/// `host::call`.
 ///
-/// The module exports `memory`, `host_alloc(bytes) -> address` and `turn(source, length) -> status`, of which 0 is success.
-/// `host::call(request, length, *answer, *answer_length) -> 0` is its only import outside of WASI preview 1.
+/// The module exports `memory`, `host_alloc(bytes) -> address` and `turn(source, length) -> status`, of which
+/// 0 is success. `host::call(request, length, *answer, *answer_length) -> 0` is its only import outside of
+/// WASI preview 1.
 ///
 /// # Errors
 /// If the module is not of this form, or the program fails: with what it wrote.
@@ -176,8 +180,8 @@ fn describe_descriptor(caller: &mut Caller<'_, State>, parameters: &[u32]) -> Re
     write(caller, parameter(parameters, 1), words.as_flattened())
 }
 
-/// `poll_oneoff`: subscriptions, where to write events, the number of subscriptions, and where to write that of events. The
-/// first subscription is at once an event without an error.
+/// `poll_oneoff`: subscriptions, where to write events, the number of subscriptions, and where to write that
+/// of events. The first subscription is at once an event without an error.
 fn poll(caller: &mut Caller<'_, State>, parameters: &[u32]) -> Result<i32> {
     let mut event = read(caller, parameter(parameters, 0), 8)?;
     event.resize(32, 0);
@@ -220,7 +224,8 @@ fn answer_host_call(caller: &mut Caller<'_, State>, parameters: &[u32], host_cal
 mod tests {
     use super::*;
 
-    /// An interpreter whose program is a request, and which keeps the answer, the time and a random byte at addresses 8, 16 and 24.
+    /// An interpreter whose program is a request, and which keeps the answer, the time and a random byte at
+    /// addresses 8, 16 and 24.
     const INTERPRETER: &str = r#"(module
         (import "host" "call" (func $host_call (param i32 i32 i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "clock_time_get" (func $time (param i32 i64 i32) (result i32)))

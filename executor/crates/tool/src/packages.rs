@@ -1,8 +1,10 @@
-//! `tool add --package`: a copy of `run_python`, under another name, that has packages of the Python package index.
+//! `tool add --package`: a copy of `run_python`, under another name, that has packages of the Python package
+//! index.
 //!
-//! pip gets the wheels from the index that the user has configured, and runs nothing of them; `packages/unpack.py` checks
-//! them. Their files become a part of the module, as Python's own library is. So the digest that `tool.toml` pins covers
-//! every file, whatever runs the tool has them without a grant, and what a program changes in memory ends with its run.
+//! pip gets the wheels from the index that the user has configured, and runs nothing of them;
+//! `packages/unpack.py` checks them. Their files become a part of the module, as Python's own library is. So
+//! the digest that `tool.toml` pins covers every file, whatever runs the tool has them without a grant, and
+//! what a program changes in memory ends with its run.
 
 use crate::arguments::PackageOptions;
 use crate::toolchain::{self, ComponentizePy};
@@ -104,7 +106,8 @@ fn package_name(requirement: &str) -> &str {
     requirement.split("==").next().unwrap_or_default()
 }
 
-/// Refuses everything but a name, or a name and one exact version: pip would also take options, addresses and paths.
+/// Refuses everything but a name, or a name and one exact version: pip would also take options, addresses and
+/// paths.
 fn check_requirement(text: &str) -> Result<(), UsageError> {
     let is_letter_or_digit = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let consists_of = |text: &str, others: &[u8]| {
@@ -129,7 +132,8 @@ fn check_requirement(text: &str) -> Result<(), UsageError> {
 /// Makes the folder of the tool.
 ///
 /// # Ambient Authority
-/// Writes to `cache`, reads the folder of wheels, and runs `componentize-py` and `python3`, whose `pip` opens connections.
+/// Writes to `cache`, reads the folder of wheels, and runs `componentize-py` and `python3`, whose `pip` opens
+/// connections.
 ///
 /// # Errors
 /// If a program is missing, a package cannot be had, or one cannot work in the sandbox.
@@ -213,7 +217,8 @@ fn name_packages(wheels: &[Wheel]) -> String {
     format!("the packages {}", list(names))
 }
 
-/// The module [`ABOUT`] of a copy. `unpack.py` lets names and versions have no character that ends a text in Python or TOML.
+/// The module [`ABOUT`] of a copy. `unpack.py` lets names and versions have no character that ends a text in
+/// Python or TOML.
 fn about(tool: &ToolName, packages: &str) -> String {
     format!("NAME = \"{tool}\"\nPACKAGES = \"{packages}\"\nARCHIVE = \"{ARCHIVE}\"\n")
 }

@@ -1,9 +1,10 @@
 //! `tool add --python science`: the tool `run_python` with numpy, pandas, matplotlib and some fifty other packages.
 //!
-//! A wheel of the Python package index has CPython with these packages as one core module, and their sources as a zip.
-//! Importing the packages takes seconds, so the interpreter runs once with them imported, and each call starts from the memory
-//! that it has then. [`merge`] makes a typed tool of all this, which is installed like any other. Both files are pinned by
-//! their SHA-256: what is added to the interpreter depends on its functions.
+//! A wheel of the Python package index has CPython with these packages as one core module, and their sources
+//! as a zip. Importing the packages takes seconds, so the interpreter runs once with them imported, and each
+//! call starts from the memory that it has then. [`merge`] makes a typed tool of all this, which is installed
+//! like any other. Both files are pinned by their SHA-256: what is added to the interpreter depends on its
+//! functions.
 
 mod merge;
 
@@ -173,7 +174,8 @@ fn make_module(
     merge::merge(&Parts { interpreter, memory: &memory, texts: &texts, program, description })
 }
 
-/// The memory of the interpreter after its first run. It takes a minute or two, and is kept in `cache` for the next time.
+/// The memory of the interpreter after its first run. It takes a minute or two, and is kept in `cache` for
+/// the next time.
 fn prepare_memory(
     interpreter: &[u8],
     texts: &Arc<Vec<u8>>,

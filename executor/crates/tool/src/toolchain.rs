@@ -279,8 +279,8 @@ impl ComponentizePy {
         Ok(Self { program, version })
     }
 
-    /// Makes a component of the module `entry` in the folder `sources`, and returns its path below `work`. All paths are
-    /// absolute.
+    /// Makes a component of the module `entry` in the folder `sources`, and returns its path below `work`.
+    /// All paths are absolute.
     pub(crate) fn make(
         &self,
         entry: &str,
@@ -293,8 +293,8 @@ impl ComponentizePy {
         build.arg("--quiet").arg("--wit-path").arg(contract);
         build.args(["--world", "tool", "componentize", entry, "--python-path"]).arg(sources);
         build.arg("--output").arg(&module).current_dir(work);
-        // Without a separate environment, componentize-py would include the packages of the current one or of the
-        // system's Python.
+        // Without a separate environment, componentize-py would include the packages of the current one or of
+        // the system's Python.
         build.env("VIRTUAL_ENV", empty_environment(work)?).env_remove("PYTHONPATH");
         run("componentize-py", &self.version, &mut build, MAX_BUILD)?;
         Ok(module)

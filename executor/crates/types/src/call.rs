@@ -114,7 +114,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// `true` if only the node at which the call has arrived can run it: there is the run that makes it, or its session.
+    /// `true` if only the node at which the call has arrived can run it: there is the run that makes it, or
+    /// its session.
     #[must_use]
     pub fn is_bound_to_node(&self) -> bool {
         self.parent.is_some() || self.session.is_some()

@@ -334,7 +334,8 @@ impl Drop for CountedBytes {
     fn drop(&mut self) {
         let mut held = self.shares.lock();
         held.change(&self.owner, self.bytes, 0);
-        // An entry of zero bytes stays while its owner has another `CountedBytes`, which may be set to a larger number later.
+        // An entry of zero bytes stays while its owner has another `CountedBytes`, which may be set to a
+        // larger number later.
         if held.by_owner.get(&self.owner) == Some(&0) && Arc::strong_count(&self.owner) <= 2 {
             held.by_owner.remove(&self.owner);
         }

@@ -134,8 +134,8 @@ pub enum End {
     /// The file changes of a run, or of a decision on one, could not take effect together, so none of them did. The text
     /// is the reason.
     NotCommitted(String),
-    /// The file changes of a run, or of a decision on one, could be neither carried out nor taken back as a whole: some may
-    /// be in force. The text is the reason.
+    /// The file changes of a run, or of a decision on one, could be neither carried out nor taken back as a
+    /// whole: some may be in force. The text is the reason.
     LeftToOperator(String),
     /// A limit ended the run.
     LimitReached(#[serde(deserialize_with = "Limit::deserialize_ending")] Limit),

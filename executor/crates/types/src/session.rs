@@ -19,8 +19,8 @@ const SHOWN_DIGITS: usize = 8;
 )]
 pub struct HandleError(String);
 
-/// The handle of a session: a random number of 122 bits, which only the caller that opened the session gets. Its debug
-/// format shows the first digits only.
+/// The handle of a session: a random number of 122 bits, which only the caller that opened the session gets.
+/// Its debug format shows the first digits only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SessionHandle(uuid::Uuid);
@@ -110,7 +110,8 @@ impl fmt::Display for SessionRequest {
     }
 }
 
-/// A call's request for a session, and the caller that makes it: only the caller that opened a session continues it.
+/// A call's request for a session, and the caller that makes it: only the caller that opened a session
+/// continues it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallSession {
     /// The request.

@@ -99,8 +99,8 @@ impl Descriptor {
     /// The argument by which callers of protocols without a member of their own ask for a session.
     pub const SESSION_ARGUMENT: &str = "session";
 
-    /// `true` if a call may ask for a session by [`Self::SESSION_ARGUMENT`]: the tool has sessions, and its schema names
-    /// no argument like that.
+    /// `true` if a call may ask for a session by [`Self::SESSION_ARGUMENT`]: the tool has sessions, and its
+    /// schema names no argument like that.
     #[must_use]
     pub fn takes_session_argument(&self) -> bool {
         let names_it = |properties: &Value| properties.get(Self::SESSION_ARGUMENT).is_some();

@@ -15,8 +15,8 @@ const MAX_LIST_BYTES: usize = 4_000;
 /// Maximum length in characters of the URL of a request in such a list; the host is always within. Reports, the console
 /// and the command line have it whole.
 const MAX_URL_CHARS: usize = 300;
-/// Maximum length in characters of the body of a request in such a list. The console and the command line have a short body
-/// whole.
+/// Maximum length in characters of the body of a request in such a list. The console and the command line
+/// have a short body whole.
 const MAX_BODY_CHARS: usize = 1_000;
 /// Maximum size in bytes of the differences in a text.
 const MAX_DIFF_BYTES: usize = 4_000;

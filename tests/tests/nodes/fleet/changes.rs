@@ -86,7 +86,8 @@ fn another_node_names_the_one_that_has_the_changes() {
     assert_eq!(nodes.one.file("new.txt").as_deref(), Some("new"));
 }
 
-/// Its files are in force, which it records once it is a node again: another one has reported the commit as aborted.
+/// Its files are in force, which it records once it is a node again: another one has reported the commit as
+/// aborted.
 #[test]
 fn a_node_that_has_lost_its_lease_while_it_sends_begins_no_request() {
     let web = LateWeb::start();

@@ -52,7 +52,8 @@ fn check(interpreter: &str, code: &str) {
     check_calls(interpreter, "code", code, |result| result["result"].as_array().expect("codes").clone());
 }
 
-/// Makes the calls by a program, which is the argument `argument`; `codes_of` takes their codes from its result.
+/// Makes the calls by a program, which is the argument `argument`; `codes_of` takes their codes from its
+/// result.
 fn check_calls(interpreter: &str, argument: &str, code: &str, codes_of: impl Fn(&Value) -> Vec<Value>) {
     let nest = Nest::start_in(Options::new(), Catalogue::empty().copy(interpreter));
     let calls = cases().into_iter().map(|(call, ..)| call).collect::<Vec<_>>();

@@ -308,7 +308,8 @@ fn a_task_that_could_not_be_stored_is_absent_later() {
     assert_eq!(ask("tasks/list", &json!({}))["result"]["total"].as_u64(), kept.map(|kept| kept + 1));
 }
 
-/// Without space in `effects.folder`, the files are as before the run, the commit or the undo, or it is done as a whole.
+/// Without space in `effects.folder`, the files are as before the run, the commit or the undo, or it is done
+/// as a whole.
 #[test]
 fn a_full_folder_of_file_changes_leaves_nothing_half_done() {
     let catalogue = Catalogue::empty().add(edits(EDITS, "staged"));

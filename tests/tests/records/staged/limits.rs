@@ -140,7 +140,8 @@ fn a_run_that_writes_more_than_is_left_ends() {
     fixture.stage(EDITS);
 }
 
-/// One more file than a run may open, with the folder, makes it a failure. Only the long version makes so many.
+/// One more file than a run may open, with the folder, makes it a failure. Only the long version makes so
+/// many.
 #[test]
 fn tens_of_thousands_of_new_files_are_listed_and_committed_in_time() {
     let is_long = times(0) > 0;

@@ -1,5 +1,5 @@
-//! Entries that are neither files nor folders nor links, in the scope of a staged run: it can move and delete them, and a
-//! commit and an undo do so; none is ever opened.
+//! Entries that are neither files nor folders nor links, in the scope of a staged run: it can move and delete
+//! them, and a commit and an undo do so; none is ever opened.
 
 use super::{Act, StagedFixture, Step, decided, tool};
 use harness::guests::make_fifo;

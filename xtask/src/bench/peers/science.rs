@@ -1,5 +1,5 @@
-//! The part of `bench code` with science Python: this executor beside the runner of the same packages, and beside two other
-//! ways to run a line of Python. The scripts are those of `bench peers`.
+//! The part of `bench code` with science Python: this executor beside the runner of the same packages, and
+//! beside two other ways to run a line of Python. The scripts are those of `bench peers`.
 
 use anyhow::{Context as _, Result};
 

@@ -139,8 +139,8 @@ impl ChangeSets {
         Ok(Some(ChangeSet { summary, receipt, decisions }))
     }
 
-    /// The receipt of a run with the texts of the short bodies of its requests that wait, for the holder of a `right`
-    /// who may commit them: they may be secrets. `None` for anybody else, and if there are none.
+    /// The receipt of a run with the texts of the short bodies of its requests that wait, for the holder of a
+    /// `right` who may commit them: they may be secrets. `None` for anybody else, and if there are none.
     pub async fn with_bodies(&self, receipt: &Receipt, right: Option<&DecisionRight<'_>>) -> Option<Receipt> {
         let right = right?;
         let intent = receipt.intent;

@@ -1,12 +1,13 @@
-//! Sessions: the processes that keep the store of a typed tool between two calls, by their handles. In memory only.
+//! Sessions: the processes that keep the store of a typed tool between two calls, by their handles. In memory
+//! only.
 //!
 //! ```text
 //! open ─▶ a turn ─ its receipt is stored ─▶ waits ─ the next turn takes it ─▶ a turn ─▶ …
 //!           └─ any other end than an answer     └─ idle for too long, a stop, another version of the tool, a request
 //!                      └──────────── the session has ended ────────┘
 //! ```
-//! A turn has the session alone: [`SessionLease`]. What ends a session during a turn lets the turn go on, and is noted, so
-//! that the turn is the last one.
+//! A turn has the session alone: [`SessionLease`]. What ends a session during a turn lets the turn go on, and
+//! is noted, so that the turn is the last one.
 
 use super::faults::busy_fault;
 use a2g_capability::Grant;
@@ -155,8 +156,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Opens the session that a call asks for, or takes the one that it continues, for one turn. `has_own_changes` says
-    /// that the file changes of the run are kept apart.
+    /// Opens the session that a call asks for, or takes the one that it continues, for one turn.
+    /// `has_own_changes` says that the file changes of the run are kept apart.
     ///
     /// # Errors
     /// As for [`Self::check`]; [`Fault::Busy`] while the executor ends.
@@ -252,7 +253,8 @@ impl Sessions {
         SessionLease { sessions: Arc::clone(self), handle, turn, store: None }
     }
 
-    /// Ends the sessions of the selected agents and tools: those that wait now, and the others after their turns.
+    /// Ends the sessions of the selected agents and tools: those that wait now, and the others after their
+    /// turns.
     pub(super) fn end_all(&self, is_ended: impl Fn(&AgentDid, &ToolName) -> bool, end: SessionEnd) {
         self.end_selected(|_, session| is_ended(&session.owner.agent, &session.owner.tool), end);
     }
@@ -263,8 +265,8 @@ impl Sessions {
         self.end_selected(|_, session| is_changed(&session.owner), SessionEnd::ToolChanged);
     }
 
-    /// Ends one session of an agent, on behalf of its caller, or of an operator if `caller` is `None`. Returns `false` if
-    /// there is no such session.
+    /// Ends one session of an agent, on behalf of its caller, or of an operator if `caller` is `None`.
+    /// Returns `false` if there is no such session.
     pub(super) fn end_one(&self, handle: SessionHandle, agent: &AgentDid, caller: Option<&str>) -> bool {
         let is_owner =
             |owner: &Owner| owner.agent == *agent && caller.is_none_or(|name| owner.caller == name);
@@ -329,7 +331,8 @@ impl Sessions {
         }
     }
 
-    /// Ends the sessions that are unusable. Returns the time at which the next one has been idle for too long.
+    /// Ends the sessions that are unusable. Returns the time at which the next one has been idle for too
+    /// long.
     fn end_expired(&self) -> Option<Instant> {
         self.end_unusable();
         let mut table = self.table.lock();

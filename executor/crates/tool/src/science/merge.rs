@@ -1,7 +1,7 @@
 //! Makes one core module of the world `a2g:tool/tool` from an interpreter, its library and the program that serves calls.
 //!
-//! The interpreter's code is kept; only its function indices move. Its memory starts with what a first run has left there
-//! (`a2g_sandbox::snapshot`), in which it has imported its packages. Added to it are
+//! The interpreter's code is kept; only its function indices move. Its memory starts with what a first run
+//! has left there (`a2g_sandbox::snapshot`), in which it has imported its packages. Added to it are
 //!
 //! - a second memory with the texts that it needs: the zip of its library, the Python modules, and their index,
 //! - the imports of `a2g:tool` that a program can use,
@@ -66,7 +66,8 @@ pub(super) struct TextRange {
 const OWN_MEMORY: u32 = 0;
 const TEXT_MEMORY: u32 = 1;
 const PAGE_BYTES: usize = 64 << 10;
-/// The number of zero bytes for which another segment of data begins: those of the memory are then about 10,000.
+/// The number of zero bytes for which another segment of data begins: those of the memory are then about
+/// 10,000.
 const MIN_ZEROS: usize = 128;
 
 const CALLS: &str = "a2g:tool/calls@0.2.0";

@@ -349,8 +349,8 @@ pub struct ShownRequest {
     pub body_bytes: u64,
     /// The hash of the body.
     pub body_digest: Digest,
-    /// The text of a short body, for a person who may decide. What a person could not see is escaped. `None` in every
-    /// record and report: the text may be a secret.
+    /// The text of a short body, for a person who may decide. What a person could not see is escaped. `None`
+    /// in every record and report: the text may be a secret.
     pub body: Option<String>,
 }
 

@@ -543,7 +543,8 @@ fn result_text(result: &JsonText) -> String {
     result.parse_string().unwrap_or_else(|| result.as_str().to_owned())
 }
 
-/// The text about the session of a run, for a model, which does not see `_meta`; `None` for a run without one.
+/// The text about the session of a run, for a model, which does not see `_meta`; `None` for a run without
+/// one.
 fn session_text(receipt: &Receipt) -> Option<String> {
     let SessionTurn { handle, turn, state } = receipt.session.as_ref()?;
     Some(match state {

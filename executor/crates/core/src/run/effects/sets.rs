@@ -153,7 +153,8 @@ impl EffectsFolder {
         read_receipt(&self.open_set(intent, |_set| true)?).ok().flatten()
     }
 
-    /// The texts of the short bodies of requests that wait; `None` if none do, or they cannot be read. Blocks.
+    /// The texts of the short bodies of requests that wait; `None` if none do, or they cannot be read.
+    /// Blocks.
     pub(in crate::run) fn read_body_texts(&self, intent: IntentId) -> Option<Vec<Option<String>>> {
         let folder = self.open_set(intent, is_waiting)?;
         let read =

@@ -502,7 +502,8 @@ impl Kept {
         }
         run.set_fate(Fate::Kept);
         let stored_receipt = Arc::clone(receipt);
-        // Waited for, because a journal in memory has forgotten it: a decision that follows at once would not find it.
+        // Waited for, because a journal in memory has forgotten it: a decision that follows at once would not
+        // find it.
         drop(tokio::task::spawn_blocking(move || run.write_receipt(&stored_receipt)).await);
     }
 }

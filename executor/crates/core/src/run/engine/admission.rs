@@ -357,8 +357,8 @@ impl Engine {
         self.locate_tool(call).map(drop).map_err(|fault| self.refusals.record_of_call(call, fault))
     }
 
-    /// Checks before a decision that another node has the tool that this one lacks, or that the call can have the session
-    /// that it asks for.
+    /// Checks before a decision that another node has the tool that this one lacks, or that the call can have
+    /// the session that it asks for.
     async fn check_early(&self, call: &Call, location: &ToolLocation) -> Result<(), Fault> {
         let loaded = match location {
             ToolLocation::Here(loaded) => loaded,

@@ -103,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// Ends a session of an agent, on behalf of its caller, or of an operator if `caller` is `None`. A turn that runs goes
-    /// on, and is the last one. Returns `false` if there is no such session.
+    /// Ends a session of an agent, on behalf of its caller, or of an operator if `caller` is `None`. A turn
+    /// that runs goes on, and is the last one. Returns `false` if there is no such session.
     pub fn end_session(&self, handle: SessionHandle, agent: &AgentDid, caller: Option<&str>) -> bool {
         self.tool_sessions.end_one(handle, agent, caller)
     }

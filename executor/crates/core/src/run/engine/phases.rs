@@ -81,8 +81,8 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
-    /// Makes the parts that the run needs before its request: the folders for its file changes if these are kept apart, and its
-    /// session if it asks for one.
+    /// Makes the parts that the run needs before its request: the folders for its file changes if these are
+    /// kept apart, and its session if it asks for one.
     async fn stage(&self, permit: &Permit, shared_files: Option<CallTurn>) -> Result<Staged, Fault> {
         let Self { engine, .. } = self;
         let call = self.call();
@@ -106,7 +106,8 @@ impl ClaimedCall {
         }
         let Staged { mut changes, turn } = match self.stage(&permit, shared_files).await {
             Ok(staged) => staged,
-            // It never can run, so another attempt would end in the same way. The report says so to all who wait.
+            // It never can run, so another attempt would end in the same way. The report says so to all who
+            // wait.
             Err(Fault::Refused { message, blocked_by, .. })
                 if self.approved_by.is_some() && !is_for_now(blocked_by) =>
             {
