@@ -78,7 +78,6 @@ pub(crate) fn measure(workspace: &Workspace) -> Result<()> {
         }
         medians.push(measured.ok().map(|figures| figures.percentile(50)));
     }
-    anstream::println!("{:<40} not measured: there are no sessions yet", "a turn of a session");
     anstream::println!(
         "\nThe ratio is over the trivial tool for our `1 + 1`, and over ours for the others. Memory: of all processes, with 16 \
          clients at a time for `1 + 1`, and with one otherwise. The goals: at most 10 ms over the trivial tool for the \
