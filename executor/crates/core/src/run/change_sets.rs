@@ -142,11 +142,10 @@ impl ChangeSets {
     /// The receipt of a run with the texts of the short bodies of its requests that wait, for the holder of a
     /// `right` who may commit them: they may be secrets. `None` for anybody else, and if there are none.
     pub async fn with_bodies(&self, receipt: &Receipt, right: Option<&DecisionRight<'_>>) -> Option<Receipt> {
-        let right = right?;
         let intent = receipt.intent;
         receipt.outcome.usage.changes.as_ref().filter(|changes| !changes.requests.is_empty())?;
         let summary = self.effects.summary(intent)?;
-        self.check_author(&summary, right).ok()?;
+        self.check_author(&summary, right?).ok()?;
         let effects = Arc::clone(&self.effects);
         let read = tokio::task::spawn_blocking(move || effects.read_body_texts(intent)).await;
         let texts = read.ok().flatten()?;
