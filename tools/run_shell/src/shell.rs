@@ -75,8 +75,8 @@ impl Shell {
         let result = done.map_err(|error| refusal(&error, script))?;
         if result.stdout_truncated || result.stderr_truncated {
             let message = format!(
-                "the script printed more than {MAX_OUTPUT_BYTES} bytes, the limit of run_shell: write to a file, or \
-                 filter with `head`, `grep` or `wc`"
+                "the script printed more than {MAX_OUTPUT_BYTES} bytes, the limit of run_shell: write to a \
+                 file, or filter with `head`, `grep` or `wc`"
             );
             return Err(ToolError::new("output_too_large", message));
         }

@@ -44,8 +44,8 @@ pub enum KeptProcess {
 pub enum SessionRefusal {
     /// The tool runs inline.
     #[error(
-        "this tool runs inside the executor's own process, where nothing is kept between two calls: call it without a \
-         session, or the operator gives it a process (`isolation = \"process\"`)"
+        "this tool runs inside the executor's own process, where nothing is kept between two calls: call it \
+         without a session, or the operator gives it a process (`isolation = \"process\"`)"
     )]
     Inline,
     /// The tool is a command.
@@ -53,14 +53,14 @@ pub enum SessionRefusal {
     NotTyped,
     /// The file changes of the run take effect only after its end.
     #[error(
-        "the file changes of this call are kept apart until its end (`effects`), and those of a session take effect at \
-         once: call the tool without a session, or under a grant with the effects `direct`"
+        "the file changes of this call are kept apart until its end (`effects`), and those of a session take \
+         effect at once: call the tool without a session, or under a grant with the effects `direct`"
     )]
     KeptApart,
     /// The grant of this turn is not equal to that of the first one.
     #[error(
-        "the grant of this call (limits, files, network or tools that it may call) is not the one under which the session \
-         was opened: call under that grant, or open a new session"
+        "the grant of this call (limits, files, network or tools that it may call) is not the one under \
+         which the session was opened: call under that grant, or open a new session"
     )]
     GrantDiffers,
     /// Its process has ended.

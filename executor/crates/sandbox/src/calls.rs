@@ -439,8 +439,8 @@ fn count_untaken(outcome: Outcome, untaken_bytes: &AtomicUsize) -> Outcome {
     }
     untaken_bytes.fetch_sub(bytes, Ordering::SeqCst);
     let message = format!(
-        "the call succeeded, but its result and those that were not waited for are over {MAX_UNTAKEN_BYTES} bytes: wait \
-         for earlier calls first, or ask the tool for less"
+        "the call succeeded, but its result and those that were not waited for are over {MAX_UNTAKEN_BYTES} \
+         bytes: wait for earlier calls first, or ask the tool for less"
     );
     Err(CallError::new("limit_reached", message))
 }

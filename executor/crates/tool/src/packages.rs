@@ -142,8 +142,8 @@ pub(crate) fn make(order: &Order<'_>, cache: &Path) -> anyhow::Result<TempDir> {
         "`python3` is not on the PATH: `tool add --package` gets packages with the `pip` of Python 3",
     )?;
     let program = toolchain::find_on_path("componentize-py").context(
-        "`componentize-py`, which makes the module of the tool, is not on the PATH: `pip install componentize-py` \
-         installs it",
+        "`componentize-py`, which makes the module of the tool, is not on the PATH: `pip install \
+         componentize-py` installs it",
     )?;
     let maker = ComponentizePy::new(program)?;
     let work = TempDir::new_in(cache)?;
@@ -188,9 +188,9 @@ fn download(python: &Path, order: &Order<'_>, work: &Path) -> anyhow::Result<Pat
     pip.args(order.requirements);
     toolchain::capture("pip", &mut pip, MAX_DOWNLOAD).with_context(|| {
         format!(
-            "the packages cannot be had as wheels in pure Python (`py3-none-any`). One with compiled code, such as an \
-             extension in C, cannot run in the sandbox; for numpy, pandas and others there is `tool add --python \
-             science`. Without the index, `--from FOLDER` takes wheels that are there{}",
+            "the packages cannot be had as wheels in pure Python (`py3-none-any`). One with compiled code, \
+             such as an extension in C, cannot run in the sandbox; for numpy, pandas and others there is \
+             `tool add --python science`. Without the index, `--from FOLDER` takes wheels that are there{}",
             order.from.map(compiled_wheels).unwrap_or_default()
         )
     })?;

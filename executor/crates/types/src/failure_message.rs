@@ -11,8 +11,8 @@ use std::fmt::Display;
 /// The code with which a tool says that its run has no network, as the SDK for tools does.
 const NETWORK_OFF: &str = "network_off";
 /// The state of file changes that could be neither applied nor taken back as a whole, with what to do.
-const LEFT_TO_OPERATOR: &str = "some changes may be in force, and are left to an operator (see the executor's log; its next \
-                                start tries again)";
+const LEFT_TO_OPERATOR: &str = "some changes may be in force, and are left to an operator (see the \
+                                executor's log; its next start tries again)";
 /// Maximum number of characters of guest text in a sentence.
 const MAX_GUEST_TEXT_CHARS: usize = 400;
 
@@ -148,8 +148,8 @@ fn no_network_notice(usage: &Usage) -> &'static str {
     if usage.network.value || usage.network.layer != Layer::Condition {
         return "";
     }
-    "; the verdict turned the network off (`no_network`), as the built-in governor does for a URL without TLS: plain http is \
-     refused, so use `https`"
+    "; the verdict turned the network off (`no_network`), as the built-in governor does for a URL without \
+     TLS: plain http is refused, so use `https`"
 }
 
 /// The part of a message about a request or a connection that a run under `staged` may not make, or a request that cannot
@@ -158,8 +158,8 @@ fn staged_notice(usage: &Usage) -> String {
     let find = |reason| usage.denied.iter().find(|denial| denial.reason == reason);
     if let Some(denial) = find(DenialReason::Staged) {
         return format!(
-            "; access to `{}` was refused: under `effects = \"staged\"`, set by {}, only requests with GET and HEAD are sent, \
-             because nobody can take back what a run has sent",
+            "; access to `{}` was refused: under `effects = \"staged\"`, set by {}, only requests with GET \
+             and HEAD are sent, because nobody can take back what a run has sent",
             escape_guest_text(&denial.what),
             layer_name(usage.effects.layer)
         );
@@ -167,8 +167,8 @@ fn staged_notice(usage: &Usage) -> String {
     let Some(denial) = find(DenialReason::HeldRequests) else { return String::new() };
     let max = usage.network_used.as_ref().map_or(0, |network| network.budgets.held_requests);
     format!(
-        "; a request to `{}` cannot wait for the commit: a run may leave {max} requests (`ceilings.held_requests`), each with \
-         a URL of at most 2 KiB and a body of at most 1 MiB",
+        "; a request to `{}` cannot wait for the commit: a run may leave {max} requests \
+         (`ceilings.held_requests`), each with a URL of at most 2 KiB and a body of at most 1 MiB",
         escape_guest_text(&denial.what)
     )
 }
@@ -225,8 +225,8 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
 fn room_notice(limit: Limit, usage: &Usage) -> &'static str {
     let is_of_executor = usage.budgets.layer(limit) == Layer::Executor;
     if limit == Limit::Written && usage.effects.value == FileEffects::Staged && is_of_executor {
-        "; a staged run has at most what the changes that wait for a decision leave of `effects.max_mb`: decide on some of \
-         them, and run it again"
+        "; a staged run has at most what the changes that wait for a decision leave of `effects.max_mb`: \
+         decide on some of them, and run it again"
     } else {
         ""
     }

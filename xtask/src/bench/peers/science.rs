@@ -79,9 +79,10 @@ pub(crate) fn measure(workspace: &Workspace) -> Result<()> {
         medians.push(measured.ok().map(|figures| figures.percentile(50)));
     }
     anstream::println!(
-        "\nThe ratio is over the trivial tool for our `1 + 1`, and over ours for the others. Memory: of all processes, with 16 \
-         clients at a time for `1 + 1`, and with one otherwise. The goals: at most 10 ms over the trivial tool for the \
-         standard one, and 60 ms for science; pandas no slower than in its own runner; the PNG within 2 s."
+        "\nThe ratio is over the trivial tool for our `1 + 1`, and over ours for the others. Memory: of all \
+         processes, with 16 clients at a time for `1 + 1`, and with one otherwise. The goals: at most 10 ms \
+         over the trivial tool for the standard one, and 60 ms for science; pandas no slower than in its own \
+         runner; the PNG within 2 s."
     );
     Ok(())
 }

@@ -27,11 +27,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The refusal of a handle that continues nothing. It does not say whether there is such a session.
-const LOST: &str = "there is no such session of this caller, agent and tool: it was never opened, or it has ended (idle \
-     for longer than `sessions.idle_seconds`, a turn without an answer, another version of the tool, a stop, or \
-     a restart). Open another one with `new`; nothing of an earlier one is in it";
-const BUSY: &str = "another turn of this session has not ended: wait for its result, and send the call again with a new \
-     intent id";
+const LOST: &str = "there is no such session of this caller, agent and tool: it was never opened, or it has \
+     ended (idle for longer than `sessions.idle_seconds`, a turn without an answer, another version of the \
+     tool, a stop, or a restart). Open another one with `new`; nothing of an earlier one is in it";
+const BUSY: &str = "another turn of this session has not ended: wait for its result, and send the call again \
+     with a new intent id";
 const OFF: &str =
     "this executor keeps no sessions, because `sessions.max` is 0: send the call without `session`";
 const NESTED: &str = "a call that a run makes cannot have a session: call the tool without `session`";
@@ -148,8 +148,8 @@ impl Sessions {
         }
         if !tool.has_sessions {
             return refused(&format!(
-                "the tool `{}` has no sessions, because its `tool.toml` does not declare `session = true`: send the call \
-                 without `session`",
+                "the tool `{}` has no sessions, because its `tool.toml` does not declare `session = true`: \
+                 send the call without `session`",
                 tool.name
             ));
         }
@@ -206,8 +206,8 @@ impl Sessions {
         let held = table.sessions.values().map(|other| other.memory_bytes).sum::<u64>();
         if held.saturating_add(memory_bytes) > max_memory_bytes {
             return exhausted(format!(
-                "the sessions are granted {} MB of memory, this call is granted {} MB, and the operator allows them {} MB \
-                 together with `sessions.max_memory_mb`",
+                "the sessions are granted {} MB of memory, this call is granted {} MB, and the operator \
+                 allows them {} MB together with `sessions.max_memory_mb`",
                 held / BYTES_PER_MB,
                 memory_bytes / BYTES_PER_MB,
                 max_memory_bytes / BYTES_PER_MB

@@ -31,10 +31,10 @@ use time::format_description::well_known::Rfc3339;
 /// The name of this server.
 const SERVER_NAME: &str = "a2g-executor";
 /// The instructions for a model that uses such a server. They do not contain the grants of this one.
-pub const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a sandbox with the files, the network, the memory and the \
-     time that the governor grants. A result with `isError` says what was refused or which limit was reached, and what to \
-     change. `resources/read` has the receipts and artifacts of earlier calls. Prompts, sampling and roots are not \
-     offered.";
+pub const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a sandbox with the files, the \
+     network, the memory and the time that the governor grants. A result with `isError` says what was \
+     refused or which limit was reached, and what to change. `resources/read` has the receipts and artifacts \
+     of earlier calls. Prompts, sampling and roots are not offered.";
 /// The time for which a client may use a list of tools, in milliseconds. A client that listens learns of changes at
 /// once.
 const LIST_TTL_MS: u64 = 60_000;
@@ -549,12 +549,12 @@ fn session_text(receipt: &Receipt) -> Option<String> {
     let SessionTurn { handle, turn, state } = receipt.session.as_ref()?;
     Some(match state {
         SessionState::Kept { idle_seconds } => format!(
-            "Session {handle}, turn {turn}: call the tool again with \"session\": \"{handle}\" within {idle_seconds} s to \
-             go on with what it holds now."
+            "Session {handle}, turn {turn}: call the tool again with \"session\": \"{handle}\" within \
+             {idle_seconds} s to go on with what it holds now."
         ),
         SessionState::Ended(end) => format!(
-            "The session {handle} has ended with turn {turn}, because {}: nothing of it is left. Open another one with \
-             \"session\": \"new\".",
+            "The session {handle} has ended with turn {turn}, because {}: nothing of it is left. Open \
+             another one with \"session\": \"new\".",
             end.clause()
         ),
     })

@@ -116,9 +116,9 @@ impl<'a> ToolDefinition<'a> {
 }
 
 /// The description of the argument that asks for a session.
-const SESSION_DESCRIPTION: &str = "Optional. \"new\" keeps what this call defines (variables, imports, open files) for \
-     further calls: the result's last line names the session, such as ses_…, and the next call passes that name here. \
-     Without it, nothing is kept.";
+const SESSION_DESCRIPTION: &str = "Optional. \"new\" keeps what this call defines (variables, imports, open \
+     files) for further calls: the result's last line names the session, such as ses_…, and the next call \
+     passes that name here. Without it, nothing is kept.";
 
 /// The schema of the arguments, with the one that asks for a session if the tool has sessions.
 fn input_schema(tool: &Descriptor) -> Cow<'_, Value> {
@@ -198,8 +198,8 @@ fn describe_definition() -> ToolDefinition<'static> {
     ToolDefinition {
         name: DESCRIBE_TOOLS,
         title: None,
-        description: "Finds the tools that programs can call as `tools.NAME`, and answers their types. Look here before \
-             you write a program.",
+        description: "Finds the tools that programs can call as `tools.NAME`, and answers their types. Look \
+             here before you write a program.",
         input_schema: Cow::Owned(schema),
         output_schema: None,
         annotations: Annotations {
