@@ -2,7 +2,7 @@
 //! session.
 //!
 //! ```text
-//! a call that asks for a session ─▶ bound to (caller, agent, tool, conversation) ─▶ every later call there goes on in it
+//! a call that asks for a session ─▶ bound to (caller, agent, tool, conversation) ─▶ later calls there go on in it
 //!                                     └─ refused with `session_lost`, which its caller is told ─▶ no longer bound
 //! ```
 
@@ -33,15 +33,18 @@ impl Conversation {
     /// The conversation `name` in which a call with a session was made; `None` for a call without one.
     #[must_use]
     pub fn of_session(call: &Call, name: &str) -> Option<Self> {
-        let caller = call.session.as_ref().map(|session| session.caller.clone())?;
-        Some(Self { caller, agent: call.agent.clone(), tool: call.tool.clone(), name: name.to_owned() })
+        call.session.as_ref().map(|session| Self::new(&session.caller, call, name))
     }
 
     /// The conversation `name` of a caller, with the tool of a call.
     #[must_use]
     pub fn of(caller: &Caller, call: &Call, name: &str) -> Self {
+        Self::new(caller.name(), call, name)
+    }
+
+    fn new(caller: &str, call: &Call, name: &str) -> Self {
         Self {
-            caller: caller.name().to_owned(),
+            caller: caller.to_owned(),
             agent: call.agent.clone(),
             tool: call.tool.clone(),
             name: name.to_owned(),
