@@ -124,7 +124,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
             wait_for_kill();
         }
         JobLifetime::Runs => runner.serve(&received, arguments),
-        JobLifetime::Turns => runner.serve_session(&received, Turn { arguments, link }, relays.as_ref()),
+        JobLifetime::Turns => runner.serve_session(&received, ReadyTurn { arguments, link }, relays.as_ref()),
     }
 }
 
@@ -143,7 +143,7 @@ struct Link {
 }
 
 /// A turn of a session that may begin.
-struct Turn {
+struct ReadyTurn {
     arguments: String,
     link: Link,
 }
@@ -198,14 +198,19 @@ impl GuestRunner<'_> {
 
     /// Serves the turns of a session until the server ends or kills this process. The `first` one has begun.
     /// Each has another one of the `relays`, if there are any.
-    fn serve_session(&self, received: &ReceivedPermit, first: Turn, relays: Option<&Relays>) -> Result<()> {
+    fn serve_session(
+        &self,
+        received: &ReceivedPermit,
+        first: ReadyTurn,
+        relays: Option<&Relays>,
+    ) -> Result<()> {
         let before = self.count_before(received)?;
         // The guest keeps its open files, each with at most one descriptor.
         let max_kept = received.permit().grant().limit(Limit::Handles).value;
         let mut kept = None;
         let mut turn = first;
         loop {
-            let Turn { arguments, link: Link { relay, outside } } = turn;
+            let ReadyTurn { arguments, link: Link { relay, outside } } = turn;
             let permit = received.duplicate()?;
             let Some(store) = self.run_turn(kept, permit, arguments, outside)? else { wait_for_kill() };
             kept = Some(store);
@@ -222,13 +227,13 @@ impl GuestRunner<'_> {
     }
 
     /// Waits for the next turn; `None` when the server has closed the connection.
-    fn receive_turn(&self, relays: Option<&Relays>) -> Result<Option<Turn>> {
+    fn receive_turn(&self, relays: Option<&Relays>) -> Result<Option<ReadyTurn>> {
         let Some(relays) = relays else {
             let next = receive_confined(self.socket)?;
-            return Ok(next.map(|arguments| Turn { arguments, link: Link::default() }));
+            return Ok(next.map(|arguments| ReadyTurn { arguments, link: Link::default() }));
         };
         let Some((arguments, attached)) = receive(self.socket)? else { return Ok(None) };
-        Ok(Some(Turn { arguments, link: relays.open(attached.into_iter().next())? }))
+        Ok(Some(ReadyTurn { arguments, link: relays.open(attached.into_iter().next())? }))
     }
 
     /// Opens the folders, which stay open for all runs, and counts what the process has before its first one.
