@@ -67,13 +67,13 @@ export class Programs {
       value = await loop.run(program());
       if (loop.hasIgnoredCalls()) {
         // Checked before the calls end: a promise in the result is reported, and not the failure of its call.
-        toResult(value);
+        toResult(value, stdout.text());
         await loop.finishCalls();
       }
     } catch (error) {
       throw error instanceof Failure ? error : toFailure(error, stdout.text());
     }
-    return `{"result": ${toResult(value)}, "stdout": ${JSON.stringify(stdout.text())}}`;
+    return `{"result": ${toResult(value, stdout.text())}, "stdout": ${JSON.stringify(stdout.text())}}`;
   }
 
   #compile(code) {
@@ -86,12 +86,12 @@ export class Programs {
   }
 }
 
-function toResult(value) {
+function toResult(value, stdout) {
   try {
     return encode(value, "result");
   } catch (error) {
-    if (!(error instanceof NotJson)) throw toFailure(error, "");
-    throw new Failure("result_not_json", error.message, null);
+    if (!(error instanceof NotJson)) throw toFailure(error, stdout);
+    throw new Failure("result_not_json", error.message + printed(stdout), null);
   }
 }
 
@@ -151,8 +151,17 @@ function toFailure(thrown, stdout) {
   const message = line === null ? title : `${title} (line ${line})`;
   const facts = detail(kind, reason, line, traceback(title, frames));
   if (error instanceof ToolError) facts.tool_error = toolFacts(error);
-  if (stdout !== "") facts.stdout_tail = stdout.slice(-MAX_STDOUT_TAIL_CHARS).toWellFormed();
-  return new Failure("javascript_error", message, facts);
+  if (stdout !== "") facts.stdout_tail = tailOf(stdout);
+  return new Failure("javascript_error", message + printed(stdout), facts);
+}
+
+function tailOf(stdout) {
+  return stdout.slice(-MAX_STDOUT_TAIL_CHARS).toWellFormed();
+}
+
+/** The end of standard output, for the message of an error: many hosts show a model nothing else of it. */
+function printed(stdout) {
+  return stdout === "" ? "" : `\nIt had printed:\n${tailOf(stdout)}`;
 }
 
 function toolFacts({ tool, code, reason, detail }) {

@@ -26,6 +26,8 @@ MAX_STDOUT_BYTES = 8 << 20
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
+MAX_BYTES_OF_A_CHAR = 4
+INPUT_IS_DATA = ": `input` is the argument `input` of this call, and there is nobody to ask"
 NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
 MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: `del` what is not needed"
 # The numbers of WASI, where 2 is EACCES and 44 is ENOENT: readers would take them for those of Linux.
@@ -184,11 +186,19 @@ def python_error(error, tool_error):
     if isinstance(error, tool_error):
         facts["tool_error"] = tool_facts(error)
     if captured.content:
-        facts["stdout_tail"] = captured.content[-4 * MAX_STDOUT_TAIL_CHARS :].decode("utf-8", "replace")[
-            -MAX_STDOUT_TAIL_CHARS:
-        ]
+        facts["stdout_tail"] = stdout_tail()
     at = f" (line {lines[-1]})" if lines else ""
-    return Failure("python_error", shorten((f"{kind}: {reason}" if reason else kind) + at), facts)
+    return Failure("python_error", shorten((f"{kind}: {reason}" if reason else kind) + at) + printed(), facts)
+
+
+def stdout_tail():
+    end = captured.content[-MAX_BYTES_OF_A_CHAR * MAX_STDOUT_TAIL_CHARS :]
+    return end.decode("utf-8", "replace")[-MAX_STDOUT_TAIL_CHARS:]
+
+
+def printed():
+    """The end of standard output, for the message of an error: many hosts show a model nothing else of it."""
+    return f"\nIt had printed:\n{stdout_tail()}" if captured.content else ""
 
 
 def no_memory():
@@ -207,12 +217,23 @@ def advice(error):
         return memory_advice()
     if type(error) is NameError:
         return f": {name_advice(error.name)}"
+    if type(error) is TypeError and str(error).endswith("object is not callable") and calls_input(error):
+        return INPUT_IS_DATA
     name = error.filename if isinstance(error, OSError) else None
     if isinstance(name, str) and not os.path.isabs(name):
         return ": there is no working directory, so use an absolute path"
     if isinstance(error, PermissionError):
         return ": the files that were granted to this run do not include it, or only for reading"
     return ""
+
+
+def calls_input(error):
+    """True if the line of the program that failed calls `input`."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    name, line = next(filter(lambda place: PROGRAM_NAME.fullmatch(place[0]), reversed(places)), (FIRST_PROGRAM, 0))
+    # Not by functions of the library, which would look for the files of other frames.
+    source = linecache.cache.get(name, (0, None, [], name))[2]
+    return 0 < line <= len(source) and "input(" in source[line - 1]
 
 
 def name_advice(name):

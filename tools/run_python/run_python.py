@@ -68,7 +68,8 @@ class WitWorld(wit_world.WitWorld):
             detail = json.dumps(failure.detail, ensure_ascii=False)
             raise Err(ToolError(failure.code, failure.message, detail)) from None
         except a2g_json.NotJson as error:
-            raise Err(ToolError("result_not_json", str(error), None)) from None
+            message = str(error) + a2g_program.printed()
+            raise Err(ToolError("result_not_json", message, None)) from None
 
 
 TOOLS = a2g_tools.Tools(calls, Err)

@@ -27,8 +27,9 @@ const PATH_WORDS: [&str; 15] = [
 
 /// Last words of keys whose values are text to store, to search for or to replace. Source text often starts
 /// with `/` (`//! …`, `/* … */`) and must not be taken for a path.
-const CONTENT_WORDS: [&str; 31] = [
+const CONTENT_WORDS: [&str; 32] = [
     "code",
+    "script",
     "content",
     "contents",
     "text",

@@ -30,10 +30,12 @@ use tokio::time::Instant;
 const LOST: &str = "there is no such session of this caller, agent and tool: it was never opened, or it has \
      ended (idle for longer than `sessions.idle_seconds`, a turn without an answer, another version of the \
      tool, a stop, or a restart). Open another one with `new`; nothing of an earlier one is in it";
-const BUSY: &str = "another turn of this session has not ended: wait for its result, and send the call again \
-     with a new intent id";
+const BUSY: &str =
+    "another turn of this session has not ended: wait for its result, and then send this call again";
 const OFF: &str =
     "this executor keeps no sessions, because `sessions.max` is 0: send the call without `session`";
+/// Maximum number of sessions that a refusal names.
+const MAX_NAMED: usize = 8;
 const NESTED: &str = "a call that a run makes cannot have a session: call the tool without `session`";
 
 /// The operator's limits on sessions. By default, there are none.
@@ -189,8 +191,10 @@ impl Sessions {
         if let Phase::Closed = table.phase {
             return Err(busy_fault("the executor is shutting down"));
         }
-        let exhausted =
-            |message: String| Err(refusal(call, BlockedBy::SessionsExhausted, &self.with_next_step(message)));
+        let next_step = self.next_step(&table, &owner);
+        let exhausted = |reason: String| {
+            Err(refusal(call, BlockedBy::SessionsExhausted, &format!("{reason}: {next_step}")))
+        };
         let SessionSettings { max, max_per_agent, max_memory_bytes, idle: _ } = self.settings;
         let of_agent = table.sessions.values().filter(|other| other.owner.agent == owner.agent).count();
         if of_agent >= max_per_agent {
@@ -218,11 +222,17 @@ impl Sessions {
         Ok(OpenTurn { lease: Some(self.lease(handle, 1)), store: StoreUse::Opens })
     }
 
-    fn with_next_step(&self, message: String) -> String {
+    /// What a caller may do that can open no other session.
+    // With the beginnings of the handles: the refusal is recorded, and the caller was told the whole ones.
+    fn next_step(&self, table: &Table, owner: &Owner) -> String {
         let seconds = self.settings.idle.as_secs();
-        format!(
-            "{message}: end a session with `a2g/session/end`, or wait until one has been idle for {seconds} s"
-        )
+        let is_own = |other: &Owner| other.caller == owner.caller && other.agent == owner.agent;
+        let own = table.sessions.iter().filter(|(_, session)| is_own(&session.owner));
+        let named = own.map(|(handle, session)| format!("{handle:?} of `{}`", session.owner.tool));
+        let named = named.take(MAX_NAMED).collect::<Vec<_>>().join(", ");
+        let others =
+            format!("wait until a session has been idle for {seconds} s, or end one with `a2g/session/end`");
+        if named.is_empty() { others } else { format!("go on in one of yours ({named}), {others}") }
     }
 
     fn take(self: &Arc<Self>, call: &Call, handle: SessionHandle, owner: &Owner) -> Result<OpenTurn, Fault> {

@@ -147,7 +147,7 @@ def main():
     except a2g_program.Failure as failure:
         a2g_door.fail(failure.code, failure.message, json.dumps(failure.detail, ensure_ascii=False))
     except a2g_json.NotJson as error:
-        a2g_door.fail("result_not_json", str(error), None)
+        a2g_door.fail("result_not_json", str(error) + a2g_program.printed(), None)
     except a2g_door.Err as error:
         a2g_door.fail(error.value.code, error.value.message, error.value.detail)
     else:
