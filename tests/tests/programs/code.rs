@@ -92,6 +92,9 @@ fn python_programs() {
             ("a = []\na.append(a)\na", Error("result_not_json", None, "result[0] contains itself")),
             ("'\\ud800'", Error("result_not_json", None, "result has a lone surrogate")),
             ("{'a': {1, 2}}", Error("result_not_json", None, "result.a is of type set")),
+            ("print('seen'); {1}", Error("result_not_json", None, "\nIt had printed:\nseen\n")),
+            ("print('seen')\n1 / 0", Error("python_error", Some(2), "(line 2)\nIt had printed:\nseen\n")),
+            ("name = input('name? ')", Error("python_error", Some(1), "there is nobody to ask")),
             ("open('/workspace/in.txt').read()", Result(json!("héllo\n"))),
             (
                 "from pathlib import Path\np = Path('/workspace/sub')\np.mkdir()\n(p / 'x').write_text('1')\n\
@@ -250,6 +253,8 @@ fn javascript_programs() {
                 Error("javascript_error", Some(3), "RangeError: far (line 3)"),
             ),
             ("throw 'text'", Error("javascript_error", None, "uncaught: \"text\"")),
+            ("console.log('seen'); null.x", Error("javascript_error", Some(1), "\nIt had printed:\nseen\n")),
+            ("console.log('seen'); [1n]", Error("result_not_json", None, "\nIt had printed:\nseen\n")),
             ("function f() { return f() }\nf()", Error("javascript_error", Some(1), "too much recursion")),
             ("await new Promise(() => {})", Error("javascript_error", None, "nothing can settle")),
             ("let x = 1;\nlet y = (;", Error("syntax_error", Some(2), "SyntaxError: expected expression")),

@@ -18,6 +18,11 @@ fn the_number_of_sessions_is_limited_for_each_agent_and_in_all() {
     for _ in 0..20 {
         expect_exhausted(&fixture, &new(), "sessions.max_per_agent");
     }
+    let named = fixture.ask(&new()).to_string();
+    for handle in &handles {
+        // The beginning, because the refusal is recorded.
+        assert!(named.contains(&handle[..12]) && !named.contains(handle.as_str()), "{named}");
+    }
     handle_of(&fixture.run(&of_agent(new(), OTHER_AGENT)));
     expect_exhausted(&fixture, &of_agent(new(), OTHER_AGENT), "sessions.max");
     assert!(fixture.end(AGENT, &handles[0]));
