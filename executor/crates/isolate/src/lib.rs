@@ -34,7 +34,7 @@ pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
 pub use reuse::{ReuseLimits, UsedChild};
-pub use session::{IdleSession, KeptProcess, RefusedStore, SessionRefusal, StoreUse};
+pub use session::{KeptProcess, RefusedSession, SessionProcess, SessionRefusal, SessionUse};
 pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
@@ -223,47 +223,49 @@ impl Isolate {
         }
     }
 
-    /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text, in the store of `store`.
+    /// A run of `tool` by `agent` under `permit` with `arguments` as JSON text, as a turn of `session`.
     ///
     /// # Errors
     /// If the tool can have no session under this permit, or the run does not continue the given one. Never
-    /// with [`StoreUse::Fresh`].
+    /// with [`SessionUse::None`].
     pub fn request(
         &self,
         agent: &AgentDid,
         tool: &ToolName,
         permit: Permit,
         arguments: String,
-        store: StoreUse,
-    ) -> Result<RunRequest, RefusedStore> {
+        session: SessionUse,
+    ) -> Result<RunRequest, RefusedSession> {
         let grant = permit.grant().clone();
         let assigned = match (self.placements.get(tool), &self.supervisor) {
             (Some(Placement::Process(lifetime)), Some(supervisor)) => {
                 let task = channel::Task::Invoke { arguments };
-                let process = match (&store, lifetime) {
-                    (StoreUse::Fresh, ProcessLifetime::OneRun) => ProcessUse::OneRun,
-                    (StoreUse::Fresh, ProcessLifetime::Reused) => ProcessUse::Runs(agent),
+                let process_use = match (&session, lifetime) {
+                    (SessionUse::None, ProcessLifetime::OneRun) => ProcessUse::OneRun,
+                    (SessionUse::None, ProcessLifetime::Reused) => ProcessUse::Runs(agent),
                     (
-                        StoreUse::Opens | StoreUse::Continues(_),
+                        SessionUse::Opens | SessionUse::Continues(_),
                         ProcessLifetime::OneRun | ProcessLifetime::Reused,
                     ) => {
                         if let Err(reason) = supervisor.check_session(tool, &permit) {
-                            return Err(store.refuse(reason));
+                            return Err(session.refuse(reason));
                         }
                         ProcessUse::Turns(agent)
                     }
                 };
-                match (supervisor.job_request(tool, permit, task, process), store) {
-                    (Ok(job), StoreUse::Fresh | StoreUse::Opens) => AssignedRun::Process(Box::new(job)),
-                    (Ok(job), StoreUse::Continues(session)) => {
-                        AssignedRun::Process(Box::new(Supervisor::continue_session(job, session)?))
+                match (supervisor.job_request(tool, permit, task, process_use), session) {
+                    (Ok(job), SessionUse::None | SessionUse::Opens) => AssignedRun::Process(Box::new(job)),
+                    (Ok(job), SessionUse::Continues(process)) => {
+                        AssignedRun::Process(Box::new(Supervisor::continue_session(job, process)?))
                     }
                     (Err(error), _) => AssignedRun::Unavailable(error.to_string()),
                 }
             }
-            (Some(Placement::Inline(artifact)), _) => match store {
-                StoreUse::Fresh => AssignedRun::Inline(artifact.clone(), Box::new(permit), arguments),
-                StoreUse::Opens | StoreUse::Continues(_) => return Err(store.refuse(SessionRefusal::Inline)),
+            (Some(Placement::Inline(artifact)), _) => match session {
+                SessionUse::None => AssignedRun::Inline(artifact.clone(), Box::new(permit), arguments),
+                SessionUse::Opens | SessionUse::Continues(_) => {
+                    return Err(session.refuse(SessionRefusal::Inline));
+                }
             },
             (Some(Placement::Process(_)), None) | (Some(Placement::Unavailable(_)) | None, _) => {
                 AssignedRun::Unavailable(NOT_LOADED.to_owned())

@@ -19,14 +19,14 @@ use a2g_types::tool::Contract;
 use std::io::Error;
 use std::time::Duration;
 
-/// The store in which a run executes.
-pub enum StoreUse {
-    /// A new one, which is dropped after the run.
-    Fresh,
+/// The session of which a run is a turn.
+pub enum SessionUse {
+    /// None: the store of the run is dropped after it.
+    None,
     /// A new one, which is kept for further turns if the run ends well.
     Opens,
-    /// The one that a session has kept.
-    Continues(Box<IdleSession>),
+    /// The one that this process has kept.
+    Continues(Box<SessionProcess>),
 }
 
 /// The process of a run after its end, if it is used again.
@@ -35,8 +35,8 @@ pub enum KeptProcess {
     Nothing,
     /// Its child, which may serve another run once the end of this one is settled.
     Child(UsedChild),
-    /// Its session, which another turn may continue.
-    Session(IdleSession),
+    /// That of its session, which another turn may continue.
+    Session(SessionProcess),
 }
 
 /// The reason why a session cannot be opened, or not be continued.
@@ -68,21 +68,21 @@ pub enum SessionRefusal {
     Ended,
 }
 
-/// A store that a run cannot have.
-pub struct RefusedStore {
+/// A session that a run cannot have.
+pub struct RefusedSession {
     /// The reason.
     pub reason: SessionRefusal,
-    /// The session that was to be continued, unless it has ended.
-    pub session: Option<Box<IdleSession>>,
+    /// The process of the session that was to be continued, unless it has ended.
+    pub process: Option<Box<SessionProcess>>,
 }
 
-impl StoreUse {
-    pub(super) fn refuse(self, reason: SessionRefusal) -> RefusedStore {
-        let session = match self {
-            Self::Fresh | Self::Opens => None,
-            Self::Continues(session) => Some(session),
+impl SessionUse {
+    pub(super) fn refuse(self, reason: SessionRefusal) -> RefusedSession {
+        let process = match self {
+            Self::None | Self::Opens => None,
+            Self::Continues(process) => Some(process),
         };
-        RefusedStore { reason, session }
+        RefusedSession { reason, process }
     }
 }
 
@@ -99,38 +99,38 @@ pub(super) fn check_session(contract: Contract, permit: &Permit) -> Result<(), S
 /// The properties that all turns of a session share.
 #[derive(Clone)]
 pub(super) struct SessionKey {
-    pub(super) process: ReuseKey,
+    pub(super) reuse: ReuseKey,
     /// The grant with the hosts and calls, on which the server decides.
     pub(super) grant: GrantView,
 }
 
 /// A process that keeps the store of a session between two turns. Dropping it ends the session.
-pub struct IdleSession {
+pub struct SessionProcess {
     pub(super) key: SessionKey,
     pub(super) child: Child,
     /// The number of turns that it has served.
     pub(super) turns: u32,
-    /// CPU time of its process at the end of its last turn. What it uses afterwards counts in the next one.
+    /// CPU time at the end of its last turn. What it uses afterwards counts in the next one.
     pub(super) cpu: Duration,
 }
 
-impl IdleSession {
-    /// `true` while its process lives.
-    // The renewal of its zygote does not: the address layout of this process was fixed with its first turn.
+impl SessionProcess {
+    /// `true` while it lives.
+    // The renewal of its zygote does not end it: its address layout was fixed with its first turn.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.child.is_alive()
     }
 
-    /// The session after the end of its turn was settled as `end`. `None` if it may not go on after that end:
-    /// it ends.
+    /// The process after the end of its turn was settled as `end`. `None` if its session may not go on after
+    /// that end: it ends.
     #[must_use]
     pub fn after(self, end: &End) -> Option<Self> {
         may_go_on_after(end).then_some(self)
     }
 
-    /// The memory of its process in bytes: what is charged to its control group, or without one its resident
-    /// memory that no file backs. `None` if the kernel does not say.
+    /// Its memory in bytes: what is charged to its control group, or without one its resident memory that no
+    /// file backs. `None` if the kernel does not say.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
         self.child.memory_bytes()
@@ -141,14 +141,14 @@ impl IdleSession {
         if !self.is_alive() {
             return Err(SessionRefusal::Ended);
         }
-        let is_same = self.key.process == key.process && *self.key.grant == *key.grant;
+        let is_same = self.key.reuse == key.reuse && *self.key.grant == *key.grant;
         if is_same { Ok(()) } else { Err(SessionRefusal::GrantDiffers) }
     }
 
-    /// Waits until its process has cleared everything of the last turn.
+    /// Waits until it has cleared everything of the last turn.
     ///
     /// # Errors
-    /// If the process has ended, or has sent anything else.
+    /// If it has ended, or has sent anything else.
     pub(super) async fn wait_idle(&mut self) -> Result<(), ChildError> {
         match self.child.channel.receive_only_message().await? {
             Some(FromChild::Idle) => Ok(()),

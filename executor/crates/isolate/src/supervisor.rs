@@ -16,7 +16,9 @@ use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
 use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after, may_share_process};
-use super::session::{IdleSession, KeptProcess, RefusedStore, SessionKey, SessionRefusal, check_session};
+use super::session::{
+    KeptProcess, RefusedSession, SessionKey, SessionProcess, SessionRefusal, check_session,
+};
 use super::tool_images::ToolImage;
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
@@ -104,7 +106,7 @@ impl Supervisor {
         tool: &ToolName,
         permit: Permit,
         task: Task,
-        process: ProcessUse<'_>,
+        process_use: ProcessUse<'_>,
     ) -> std::result::Result<JobRequest, ChildError> {
         let image = self.pool.image(tool).ok_or(ChildError::UnknownTool)?;
         let form = CodeForm::of(image.code().for_grant(permit.grant()));
@@ -138,13 +140,13 @@ impl Supervisor {
         let key_of = |agent| {
             ReuseKey::new(agent, tool, &permit, folders.iter().zip(are_missing.iter().copied()), user)
         };
-        let further_use = match process {
+        let further_use = match process_use {
             ProcessUse::Runs(agent) if may_share => key_of(agent).map_or(FurtherUse::None, FurtherUse::Runs),
             ProcessUse::OneRun | ProcessUse::Runs(_) => FurtherUse::None,
             ProcessUse::Turns(agent) => {
                 let unknown = "the kernel does not tell which folders it has, so it can have no session";
                 let key = key_of(agent).ok_or_else(|| Error::other(unknown))?;
-                FurtherUse::Turns(SessionKey { process: key, grant })
+                FurtherUse::Turns(SessionKey { reuse: key, grant })
             }
         };
         let job = Job {
@@ -161,7 +163,7 @@ impl Supervisor {
                 FurtherUse::Turns(_) => JobLifetime::Turns,
             },
         };
-        Ok(JobRequest { job, image, folders, further_use, session: None, epoch: self.idle.epoch() })
+        Ok(JobRequest { job, image, folders, further_use, process: None, epoch: self.idle.epoch() })
     }
 
     /// Checks that a tool can have a session under `permit`. A tool that does not exist is found by
@@ -174,22 +176,22 @@ impl Supervisor {
         self.pool.image(tool).map_or(Ok(()), |image| check_session(image.code().expected_contract(), permit))
     }
 
-    /// The request of a turn that continues `session`.
+    /// The request of a turn that continues the session of `process`.
     ///
     /// # Errors
     /// If it does not.
     pub(super) fn continue_session(
         job: JobRequest,
-        session: Box<IdleSession>,
-    ) -> std::result::Result<JobRequest, RefusedStore> {
+        process: Box<SessionProcess>,
+    ) -> std::result::Result<JobRequest, RefusedSession> {
         let checked = match &job.further_use {
-            FurtherUse::Turns(key) => session.check_turn(key),
+            FurtherUse::Turns(key) => process.check_turn(key),
             FurtherUse::None | FurtherUse::Runs(_) => Err(SessionRefusal::Ended),
         };
         match checked {
-            Ok(()) => Ok(JobRequest { session: Some(session), ..job }),
-            Err(reason @ SessionRefusal::Ended) => Err(RefusedStore { reason, session: None }),
-            Err(reason) => Err(RefusedStore { reason, session: Some(session) }),
+            Ok(()) => Ok(JobRequest { process: Some(process), ..job }),
+            Err(reason @ SessionRefusal::Ended) => Err(RefusedSession { reason, process: None }),
+            Err(reason) => Err(RefusedSession { reason, process: Some(process) }),
         }
     }
 
@@ -207,7 +209,7 @@ impl Supervisor {
         // child can read its job and apply the job's confinement. A job with a network or with calls has to wait,
         // because its relay starts with the execution. A session has its child.
         let starts_relay = grant.network().value || grant.calls().allows_any();
-        if starts_relay || !request.is_short() || request.session.is_some() {
+        if starts_relay || !request.is_short() || request.process.is_some() {
             return None;
         }
         let prepared = match self.take_reused(request, grant) {
@@ -234,8 +236,8 @@ impl Supervisor {
         request.job.network = execution.network().session().is_some();
         let max_parallel = execution.grant().calls().max_parallel().value;
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
-        if let Some(session) = request.session.take() {
-            let result = self.run_turn(*session, &request, execution).await;
+        if let Some(process) = request.process.take() {
+            let result = self.run_turn(*process, &request, execution).await;
             // It cannot be repeated in another child, which would have an empty store.
             return result.unwrap_or_else(|error| {
                 let end = End::Crashed(error.to_string());
@@ -311,22 +313,22 @@ impl Supervisor {
         Some(child.prepare_again(earlier_runs, grant))
     }
 
-    /// Runs a further turn of a session in its child. Fails with the reason if the guest never began.
+    /// Runs a further turn of a session in its process. Fails with the reason if the guest never began.
     async fn run_turn(
         &self,
-        mut session: IdleSession,
+        mut process: SessionProcess,
         request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<GuestEnd, ChildError> {
-        session.child.channel.set_receive_limit(max_report_bytes(execution.grant()));
+        process.child.channel.set_receive_limit(max_report_bytes(execution.grant()));
         tokio::select! {
-            idle = session.wait_idle() => idle?,
+            idle = process.wait_idle() => idle?,
             stop = await_stop(execution) => {
                 return Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing));
             }
         }
         let (relay, socket) = start_relay(execution)?;
-        let IdleSession { child, turns, cpu, .. } = session;
+        let SessionProcess { child, turns, cpu, .. } = process;
         let prepared =
             PreparedChild { child, earlier_runs: turns, earlier_cpu: Some(cpu), socket, _relay: relay };
         self.supervise(prepared, request, execution).await
@@ -474,7 +476,7 @@ impl Supervisor {
                 KeptProcess::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
             }
             (FurtherUse::Turns(key), Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
-                KeptProcess::Session(IdleSession { key: key.clone(), child, turns: served, cpu })
+                KeptProcess::Session(SessionProcess { key: key.clone(), child, turns: served, cpu })
             }
             (FurtherUse::None | FurtherUse::Turns(_), _) => KeptProcess::Nothing,
         }
@@ -553,8 +555,8 @@ pub(super) struct JobRequest {
     image: Arc<ToolImage>,
     folders: Vec<OwnedFd>,
     further_use: FurtherUse,
-    /// The session that the run continues.
-    session: Option<Box<IdleSession>>,
+    /// The process of the session that the run continues.
+    process: Option<Box<SessionProcess>>,
     /// The epoch in which the run was requested.
     epoch: Epoch,
 }

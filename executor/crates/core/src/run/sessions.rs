@@ -11,7 +11,7 @@
 
 use super::faults::busy_fault;
 use a2g_capability::Grant;
-use a2g_isolate::{IdleSession, SessionRefusal, StoreUse};
+use a2g_isolate::{SessionProcess, SessionRefusal, SessionUse};
 use a2g_runtime::{spawn, timer_now};
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -93,18 +93,18 @@ struct Owner {
 
 enum State {
     /// It waits for its next turn until the time.
-    Idle(Box<IdleSession>, Instant),
+    Idle(Box<SessionProcess>, Instant),
     /// A turn runs.
     InTurn,
     /// A turn runs, and is the last one for this reason.
     InLastTurn(SessionEnd),
 }
 
-/// The store of a run, and the lease of the session whose turn it is.
+/// The session of a run, and the lease that its turn has.
 pub(super) struct OpenTurn {
     /// `None` for a run without a session.
     pub(super) lease: Option<SessionLease>,
-    pub(super) store: StoreUse,
+    pub(super) session: SessionUse,
 }
 
 impl Sessions {
@@ -171,12 +171,12 @@ impl Sessions {
         has_own_changes: bool,
     ) -> Result<OpenTurn, Fault> {
         let Some(session) = &call.session else {
-            return Ok(OpenTurn { lease: None, store: StoreUse::Fresh });
+            return Ok(OpenTurn { lease: None, session: SessionUse::None });
         };
         self.check_tool(call, tool)?;
         // Before the session is taken, which goes on without this call.
         if has_own_changes {
-            return Err(refused_store_fault(call, SessionRefusal::KeptApart));
+            return Err(refused_session_fault(call, SessionRefusal::KeptApart));
         }
         let owner = Owner::of(call, session, tool);
         match session.request {
@@ -219,7 +219,7 @@ impl Sessions {
         }
         let handle = SessionHandle::random();
         table.sessions.insert(handle, Session { owner, memory_bytes, turns: 1, state: State::InTurn });
-        Ok(OpenTurn { lease: Some(self.lease(handle, 1)), store: StoreUse::Opens })
+        Ok(OpenTurn { lease: Some(self.lease(handle, 1)), session: SessionUse::Opens })
     }
 
     /// What a caller may do that can open no other session.
@@ -240,16 +240,16 @@ impl Sessions {
         let found = table.sessions.get_mut(&handle).filter(|found| found.owner == *owner);
         let Some(session) = found else { return Err(refusal(call, BlockedBy::SessionLost, LOST)) };
         match std::mem::replace(&mut session.state, State::InTurn) {
-            State::Idle(store, expires_at) if expires_at > timer_now() && store.is_alive() => {
+            State::Idle(process, expires_at) if expires_at > timer_now() && process.is_alive() => {
                 session.turns = session.turns.saturating_add(1);
                 let lease = self.lease(handle, session.turns);
-                Ok(OpenTurn { lease: Some(lease), store: StoreUse::Continues(store) })
+                Ok(OpenTurn { lease: Some(lease), session: SessionUse::Continues(process) })
             }
-            State::Idle(store, _expired) => {
+            State::Idle(process, _expired) => {
                 table.sessions.remove(&handle);
                 drop(table);
                 // The process is killed when it is dropped, which is a system call: not under the lock.
-                drop(store);
+                drop(process);
                 Err(refusal(call, BlockedBy::SessionLost, LOST))
             }
             running @ (State::InTurn | State::InLastTurn(_)) => {
@@ -260,7 +260,7 @@ impl Sessions {
     }
 
     fn lease(self: &Arc<Self>, handle: SessionHandle, turn: u32) -> SessionLease {
-        SessionLease { sessions: Arc::clone(self), handle, turn, store: None }
+        SessionLease { sessions: Arc::clone(self), handle, turn, process: None }
     }
 
     /// Ends the sessions of the selected agents and tools: those that wait now, and the others after their
@@ -294,7 +294,7 @@ impl Sessions {
     fn end_unusable(&self) {
         let now = timer_now();
         let is_unusable = |_: &SessionHandle, session: &Session| match &session.state {
-            State::Idle(store, expires_at) => *expires_at <= now || !store.is_alive(),
+            State::Idle(process, expires_at) => *expires_at <= now || !process.is_alive(),
             State::InTurn | State::InLastTurn(_) => false,
         };
         // None of them has a turn to which the reason would be told.
@@ -325,15 +325,15 @@ impl Sessions {
     }
 
     /// Keeps a session after a turn, unless it has ended meanwhile.
-    fn keep(self: &Arc<Self>, handle: SessionHandle, turn: u32, store: Box<IdleSession>) {
+    fn keep(self: &Arc<Self>, handle: SessionHandle, turn: u32, process: Box<SessionProcess>) {
         let mut table = self.table.lock();
         let session = table.sessions.get_mut(&handle).filter(|session| session.turns == turn);
         let Some(session) = session.filter(|session| matches!(session.state, State::InTurn)) else {
             drop(table);
-            drop(store);
+            drop(process);
             return;
         };
-        session.state = State::Idle(store, timer_now() + self.settings.idle);
+        session.state = State::Idle(process, timer_now() + self.settings.idle);
         let was_watched = std::mem::replace(&mut table.is_watched, true);
         drop(table);
         if !was_watched {
@@ -384,8 +384,8 @@ pub(super) struct SessionLease {
     sessions: Arc<Sessions>,
     handle: SessionHandle,
     turn: u32,
-    /// The store that the turn has left, once the turn has ended and if the session goes on.
-    store: Option<Box<IdleSession>>,
+    /// The process of the session, once the turn has ended and if the session goes on.
+    process: Option<Box<SessionProcess>>,
 }
 
 impl SessionLease {
@@ -394,8 +394,8 @@ impl SessionLease {
         SessionTurn { handle: self.handle, turn: self.turn, state: SessionState::Ended(end) }
     }
 
-    /// Decides whether the session goes on after a turn that ended with `end` and left `store`.
-    pub(super) fn settle(&mut self, end: &End, store: Option<IdleSession>) -> SessionTurn {
+    /// Decides whether the session goes on after a turn that ended with `end` and left `process`.
+    pub(super) fn settle(&mut self, end: &End, process: Option<SessionProcess>) -> SessionTurn {
         let table = self.sessions.table.lock();
         let ended = match table.sessions.get(&self.handle).map(|session| &session.state) {
             Some(State::InTurn) => None,
@@ -404,11 +404,11 @@ impl SessionLease {
             Some(State::Idle(..)) | None => Some(SessionEnd::ProcessEnded),
         };
         drop(table);
-        let kept = store.and_then(|store| store.after(end)).filter(IdleSession::is_alive);
+        let kept = process.and_then(|process| process.after(end)).filter(SessionProcess::is_alive);
         match (ended, kept) {
             (Some(reason), _) => self.ended(reason),
-            (None, Some(store)) => {
-                self.store = Some(Box::new(store));
+            (None, Some(process)) => {
+                self.process = Some(Box::new(process));
                 let idle_seconds = self.sessions.settings.idle.as_secs();
                 let state = SessionState::Kept { idle_seconds };
                 SessionTurn { handle: self.handle, turn: self.turn, state }
@@ -418,21 +418,21 @@ impl SessionLease {
         }
     }
 
-    /// Lets the session wait again although this turn has not begun. It ends if there is no `store`.
-    pub(super) fn put_back(mut self, store: Option<Box<IdleSession>>) {
+    /// Lets the session wait again although this turn has not begun. It ends if there is no `process`.
+    pub(super) fn put_back(mut self, process: Option<Box<SessionProcess>>) {
         let earlier = self.turn.saturating_sub(1);
         if let Some(session) = self.sessions.table.lock().sessions.get_mut(&self.handle) {
             session.turns = earlier;
         }
         self.turn = earlier;
-        self.store = store;
+        self.process = process;
         self.give_back();
     }
 
     /// Lets the session wait for its next turn. Called once the receipt of this one is stored.
     pub(super) fn give_back(mut self) {
-        if let Some(store) = self.store.take() {
-            self.sessions.keep(self.handle, self.turn, store);
+        if let Some(process) = self.process.take() {
+            self.sessions.keep(self.handle, self.turn, process);
         }
     }
 }
@@ -469,7 +469,7 @@ fn is_answer(end: &End) -> bool {
 }
 
 /// The refusal of a call whose run cannot have the session that was opened or taken for it.
-pub(super) fn refused_store_fault(call: &Call, reason: SessionRefusal) -> Fault {
+pub(super) fn refused_session_fault(call: &Call, reason: SessionRefusal) -> Fault {
     let blocked_by = match reason {
         SessionRefusal::Inline
         | SessionRefusal::NotTyped

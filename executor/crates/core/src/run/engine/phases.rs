@@ -15,14 +15,14 @@ use crate::run::fleet::{FleetClaim, StartOutcome};
 use crate::run::open_intents::ActiveRun;
 use crate::run::output::OutputReservation;
 use crate::run::result_check::check_result;
-use crate::run::sessions::{OpenTurn, SessionLease, is_for_now, refused_store_fault};
+use crate::run::sessions::{OpenTurn, SessionLease, is_for_now, refused_session_fault};
 use crate::run::slots::{Place, RunSlot};
 use crate::run::trace::Stopwatch;
 use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::{Grant, Permit};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::WaitId;
-use a2g_isolate::{KeptProcess, PreparedChild, RefusedStore, RunRequest, StoreUse};
+use a2g_isolate::{KeptProcess, PreparedChild, RefusedSession, RunRequest, SessionUse};
 use a2g_journal::{KnownIntent, RunEffects, Stage, StartRequest};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
@@ -115,26 +115,26 @@ impl ClaimedCall {
             }
             Err(refusal) => return Err(refusal),
         };
-        let OpenTurn { lease, store } = turn;
-        match self.request(permit, changes.as_mut(), store) {
+        let OpenTurn { lease, session } = turn;
+        match self.request(permit, changes.as_mut(), session) {
             Ok(request) => Ok(RequestedRun { request, changes, lease }),
-            Err(RefusedStore { reason, session }) => {
+            Err(RefusedSession { reason, process }) => {
                 drop(changes);
                 if let Some(lease) = lease {
-                    lease.put_back(session);
+                    lease.put_back(process);
                 }
-                Err(refused_store_fault(self.call(), reason))
+                Err(refused_session_fault(self.call(), reason))
             }
         }
     }
 
-    /// The request for the run in this store, with the folders for its file changes if these are kept apart.
+    /// The request for the run in this session, with the folders for its file changes if these are kept apart.
     fn request(
         &self,
         permit: Permit,
         changes: Option<&mut StagedChanges>,
-        store: StoreUse,
-    ) -> Result<RunRequest, RefusedStore> {
+        session: SessionUse,
+    ) -> Result<RunRequest, RefusedSession> {
         let call = self.call();
         let narrowed = match changes.as_deref().and_then(StagedChanges::max_written) {
             Some(max_bytes) => permit.narrow_written(max_bytes),
@@ -146,7 +146,7 @@ impl ClaimedCall {
         };
         // A map with text keys: serializing it cannot fail.
         let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
-        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, arguments, store)
+        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, arguments, session)
     }
 
     /// The effects of a run with this grant. To let others know of a run before its end is one: they find it again, also
@@ -437,13 +437,13 @@ impl Started {
         };
         claimed.settle_end(&claim, changes.as_ref(), &mut outcome);
         // Only now: a run that was aborted as its guest ended leaves no process.
-        let store = match used {
+        let process = match used {
             KeptProcess::Nothing => None,
             KeptProcess::Child(child) => {
                 child.put_back(&outcome.end);
                 None
             }
-            KeptProcess::Session(store) => Some(store),
+            KeptProcess::Session(process) => Some(process),
         };
         let calls = match calls {
             Some(calls) => Some(calls.close().await),
@@ -453,7 +453,7 @@ impl Started {
         let kept = settle(changes, &mut outcome, &engine.clock).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop(held);
-        let turn = lease.as_mut().map(|lease| lease.settle(&outcome.end, store));
+        let turn = lease.as_mut().map(|lease| lease.settle(&outcome.end, process));
         let receipt = Arc::new(claimed.receipt(calls, turn, outcome));
         let persistence = claimed.sink.persistence();
         let ClaimedCall { engine, verdict, times, running, _place, .. } = claimed;
