@@ -126,11 +126,13 @@ struct Programs {
     session_guest: BpfProgram,
 }
 
-/// The system call filter of a guest.
+/// The kind of a guest, on which its system call filter depends.
 #[derive(Debug, Clone, Copy)]
-enum GuestFilter {
+enum Guest<'a> {
     Plain,
-    Staging,
+    /// Its file changes are kept apart in this folder.
+    Staging(BorrowedFd<'a>),
+    /// It has a session, in which each further turn has a relay.
     Session,
 }
 
@@ -274,10 +276,7 @@ impl Confinement {
         output: OutputLimit,
         user: Option<User>,
     ) -> Result<Applied, ConfineError> {
-        let of_changes = if upper.is_some() { OVERHEAD_OF_CHANGES } else { 0 };
-        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes() + of_changes;
-        let filter = if upper.is_some() { GuestFilter::Staging } else { GuestFilter::Plain };
-        self.apply_limits(roots, upper, memory.bytes() + overhead, user, filter)
+        self.apply_to_guest(upper.map_or(Guest::Plain, Guest::Staging), roots, memory, output, user)
     }
 
     /// Confines a child as [`Self::apply`] does, and lets it receive descriptors, of which the server sends
@@ -292,24 +291,29 @@ impl Confinement {
         output: OutputLimit,
         user: Option<User>,
     ) -> Result<Applied, ConfineError> {
-        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes();
-        self.apply_limits(roots, None, memory.bytes() + overhead, user, GuestFilter::Session)
+        self.apply_to_guest(Guest::Session, roots, memory, output, user)
     }
 
-    fn apply_limits(
+    fn apply_to_guest(
         &self,
+        guest: Guest<'_>,
         roots: &[(BorrowedFd<'_>, Access)],
-        upper: Option<BorrowedFd<'_>>,
-        private_bytes: u64,
+        memory: MemoryLimit,
+        output: OutputLimit,
         user: Option<User>,
-        filter: GuestFilter,
     ) -> Result<Applied, ConfineError> {
         if !self.is_prepared.load(Ordering::SeqCst) {
             return Err(ConfineError::Unprepared);
         }
         let mut skipped = Vec::new();
+        let of_changes = match guest {
+            Guest::Staging(_) => OVERHEAD_OF_CHANGES,
+            Guest::Plain | Guest::Session => 0,
+        };
+        let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes() + of_changes;
         // The limit is relative to the current size, because the zygote's pages are not the guest's.
-        lower_limit(Resource::Data, private_pages()? * self.page_bytes + private_bytes)?;
+        let current = private_pages()? * self.page_bytes;
+        lower_limit(Resource::Data, current + memory.bytes() + overhead)?;
         // Root ignores this limit. It is for a kernel without seccomp.
         lower_limit(Resource::Nproc, 0)?;
         if self.landlock {
@@ -318,13 +322,13 @@ impl Confinement {
             if threads != expected {
                 return Err(ConfineError::Threads { threads, expected });
             }
-            match upper {
-                Some(upper) => {
+            match guest {
+                Guest::Staging(upper) => {
                     let read_only = roots.iter().map(|(folder, _)| (*folder, Access::ReadOnly));
                     let folders = read_only.chain([(upper, Access::ReadWrite)]).collect::<Vec<_>>();
                     restrict_folders(&folders)?;
                 }
-                None => restrict_folders(roots)?,
+                Guest::Plain | Guest::Session => restrict_folders(roots)?,
             }
         } else {
             skipped.push(Support::LANDLOCK);
@@ -332,10 +336,10 @@ impl Confinement {
         self.change_user(user)?;
         match &self.seccomp {
             Some(programs) => {
-                let program = match filter {
-                    GuestFilter::Plain => &programs.guest,
-                    GuestFilter::Staging => &programs.staging_guest,
-                    GuestFilter::Session => &programs.session_guest,
+                let program = match guest {
+                    Guest::Plain => &programs.guest,
+                    Guest::Staging(_) => &programs.staging_guest,
+                    Guest::Session => &programs.session_guest,
                 };
                 seccompiler::apply_filter_all_threads(program)?;
             }
