@@ -47,6 +47,7 @@ use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::{AbortReason, End, Outcome};
+use reuse::may_share_process;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,8 +242,12 @@ impl Isolate {
             (Some(Placement::Process(lifetime)), Some(supervisor)) => {
                 let task = channel::Task::Invoke { arguments };
                 let process_use = match (&session, lifetime) {
-                    (SessionUse::None, ProcessLifetime::OneRun) => ProcessUse::OneRun,
-                    (SessionUse::None, ProcessLifetime::Reused) => ProcessUse::Runs(agent),
+                    (SessionUse::None, ProcessLifetime::Reused) if may_share_process(&permit) => {
+                        ProcessUse::Runs(agent)
+                    }
+                    (SessionUse::None, ProcessLifetime::OneRun | ProcessLifetime::Reused) => {
+                        ProcessUse::OneRun
+                    }
                     (
                         SessionUse::Opens | SessionUse::Continues(_),
                         ProcessLifetime::OneRun | ProcessLifetime::Reused,

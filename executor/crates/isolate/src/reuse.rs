@@ -14,7 +14,7 @@ use super::process::{anonymous_resident_of, descriptor_count, thread_count};
 use super::supervisor::truncate;
 use super::user::User;
 use super::zygote_handle::Child;
-use a2g_capability::{Handover, Permit};
+use a2g_capability::{Handover, OpenRoot, Permit};
 use a2g_runtime::{spawn, timer_now};
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::End;
@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::collections::VecDeque;
 use std::io::Result;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -49,50 +48,48 @@ pub(super) struct ReuseKey {
     tool: ToolName,
     /// The limits and patterns of the grant, each with the layer that has set it, as they are sent to a child.
     grant: String,
-    /// `None` for a folder in the place of a missing one, which is a new one for each run.
-    folders: Vec<Option<FolderId>>,
+    folders: Vec<FolderId>,
     user: Option<User>,
 }
 
-/// A host folder, and the mount through which it is reached.
+/// A granted folder, by which runs are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FolderId {
-    mount: u64,
-    device: (u32, u32),
-    inode: u64,
+pub(super) enum FolderId {
+    /// A host folder, and the mount through which it is reached.
+    Host { mount: u64, device: (u32, u32), inode: u64 },
+    /// A folder in the place of a missing one, which is a new one for each run.
+    Missing,
 }
 
 impl ReuseKey {
-    /// The key of a run of `tool` by `agent`, whose permit is sent as `permit` and `folders`, each with
-    /// whether it is missing. `None` if the kernel does not tell which folders these are.
-    pub(super) fn new<F: AsFd>(
+    /// The key of a run of `tool` by `agent`, whose permit has these folders and is sent as `permit`. `None`
+    /// if that cannot be serialized.
+    pub(super) fn new(
         agent: &AgentDid,
         tool: &ToolName,
         permit: &Handover,
-        folders: impl IntoIterator<Item = (F, bool)>,
+        folders: Vec<FolderId>,
         user: Option<User>,
     ) -> Option<Self> {
-        // `permit` says which folders are missing.
-        let ids = folders.into_iter().map(|(folder, is_missing)| match is_missing {
-            true => Some(None),
-            false => FolderId::of(&folder).map(Some),
-        });
-        Some(Self {
-            agent: agent.clone(),
-            tool: tool.clone(),
-            grant: serde_json::to_string(permit).ok()?,
-            folders: ids.collect::<Option<_>>()?,
-            user,
-        })
+        let grant = serde_json::to_string(permit).ok()?;
+        Some(Self { agent: agent.clone(), tool: tool.clone(), grant, folders, user })
     }
 }
 
 impl FolderId {
-    fn of(folder: &impl AsFd) -> Option<Self> {
+    /// The granted folders of a permit. `None` if the kernel does not tell which folders these are.
+    pub(super) fn all_of(permit: &Permit) -> Option<Vec<Self>> {
+        permit.roots().as_slice().iter().map(Self::of).collect()
+    }
+
+    fn of(root: &OpenRoot) -> Option<Self> {
+        if root.is_missing {
+            return Some(Self::Missing);
+        }
         let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
-        let found = statx(folder, "", AtFlags::EMPTY_PATH, wanted).ok()?;
+        let found = statx(&root.dir, "", AtFlags::EMPTY_PATH, wanted).ok()?;
         let has_all = StatxFlags::from_bits_retain(found.stx_mask).contains(wanted);
-        has_all.then_some(Self {
+        has_all.then_some(Self::Host {
             mount: found.stx_mnt_id,
             device: (found.stx_dev_major, found.stx_dev_minor),
             inode: found.stx_ino,

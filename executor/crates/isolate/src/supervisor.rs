@@ -15,7 +15,7 @@ use super::channel::{
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
-use super::reuse::{Epoch, IdleChildren, ReuseKey, UsedChild, may_go_on_after, may_share_process};
+use super::reuse::{Epoch, FolderId, IdleChildren, ReuseKey, UsedChild, may_go_on_after};
 use super::session::{
     KeptProcess, RefusedSession, SessionKey, SessionProcess, SessionRefusal, check_session,
 };
@@ -68,7 +68,7 @@ pub(super) type GuestEnd = (Outcome, KeptProcess);
 pub(super) enum ProcessUse<'a> {
     /// None.
     OneRun,
-    /// Further runs of this agent, if the permit allows that.
+    /// Further runs of this agent, which the permit allows (`may_share_process`).
     Runs(&'a AgentDid),
     /// Further turns of a session of this agent.
     Turns(&'a AgentDid),
@@ -125,9 +125,12 @@ impl Supervisor {
                 ))
             })?;
         }
-        let may_share = may_share_process(&permit);
+        // Those that share a process have no other folders than the granted ones.
+        let folder_ids = match process_use {
+            ProcessUse::OneRun => None,
+            ProcessUse::Runs(_) | ProcessUse::Turns(_) => FolderId::all_of(&permit),
+        };
         let grant = permit.grant().clone();
-        let are_missing = permit.roots().as_slice().iter().map(|root| root.is_missing).collect::<Vec<_>>();
         let (permit, folders) = Handover::from_permit(permit);
         if folders.len() > MAX_FOLDERS {
             let message = format!(
@@ -136,13 +139,10 @@ impl Supervisor {
             );
             return Err(Error::other(message).into());
         }
-        // Those that share a process have no other folders than the granted ones.
-        let key_of = |agent| {
-            ReuseKey::new(agent, tool, &permit, folders.iter().zip(are_missing.iter().copied()), user)
-        };
+        let key_of = |agent| ReuseKey::new(agent, tool, &permit, folder_ids?, user);
         let further_use = match process_use {
-            ProcessUse::Runs(agent) if may_share => key_of(agent).map_or(FurtherUse::None, FurtherUse::Runs),
-            ProcessUse::OneRun | ProcessUse::Runs(_) => FurtherUse::None,
+            ProcessUse::OneRun => FurtherUse::None,
+            ProcessUse::Runs(agent) => key_of(agent).map_or(FurtherUse::None, FurtherUse::Runs),
             ProcessUse::Turns(agent) => {
                 let unknown = "the kernel does not tell which folders it has, so it can have no session";
                 let key = key_of(agent).ok_or_else(|| Error::other(unknown))?;
