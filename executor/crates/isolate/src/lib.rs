@@ -261,7 +261,7 @@ impl Isolate {
                 match (supervisor.job_request(tool, permit, task, process_use), session) {
                     (Ok(job), SessionUse::None | SessionUse::Opens) => AssignedRun::Process(Box::new(job)),
                     (Ok(job), SessionUse::Continues(process)) => {
-                        AssignedRun::Process(Box::new(Supervisor::continue_session(job, process)?))
+                        AssignedRun::Process(Box::new(job.continue_session(process)?))
                     }
                     (Err(error), _) => AssignedRun::Unavailable(error.to_string()),
                 }

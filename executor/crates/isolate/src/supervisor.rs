@@ -146,7 +146,7 @@ impl Supervisor {
             ProcessUse::Turns(agent) => {
                 let unknown = "the kernel does not tell which folders it has, so it can have no session";
                 let key = key_of(agent).ok_or_else(|| Error::other(unknown))?;
-                FurtherUse::Turns(SessionKey { reuse: key, grant })
+                FurtherUse::Turns { key: SessionKey { reuse: key, grant }, earlier: None }
             }
         };
         let job = Job {
@@ -160,10 +160,10 @@ impl Supervisor {
             lifetime: match &further_use {
                 FurtherUse::None => JobLifetime::OneRun,
                 FurtherUse::Runs(_) => JobLifetime::Runs,
-                FurtherUse::Turns(_) => JobLifetime::Turns,
+                FurtherUse::Turns { .. } => JobLifetime::Turns,
             },
         };
-        Ok(JobRequest { job, image, folders, further_use, process: None, epoch: self.idle.epoch() })
+        Ok(JobRequest { job, image, folders, further_use, epoch: self.idle.epoch() })
     }
 
     /// Checks that a tool can have a session under `permit`. A tool that does not exist is found by
@@ -174,25 +174,6 @@ impl Supervisor {
         permit: &Permit,
     ) -> std::result::Result<(), SessionRefusal> {
         self.pool.image(tool).map_or(Ok(()), |image| check_session(image.code().expected_contract(), permit))
-    }
-
-    /// The request of a turn that continues the session of `process`.
-    ///
-    /// # Errors
-    /// If it does not.
-    pub(super) fn continue_session(
-        job: JobRequest,
-        process: Box<SessionProcess>,
-    ) -> std::result::Result<JobRequest, RefusedSession> {
-        let checked = match &job.further_use {
-            FurtherUse::Turns(key) => process.check_turn(key),
-            FurtherUse::None | FurtherUse::Runs(_) => Err(SessionRefusal::Ended),
-        };
-        match checked {
-            Ok(()) => Ok(JobRequest { process: Some(process), ..job }),
-            Err(reason @ SessionRefusal::Ended) => Err(RefusedSession { reason, process: None }),
-            Err(reason) => Err(RefusedSession { reason, process: Some(process) }),
-        }
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -207,9 +188,10 @@ impl Supervisor {
     pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
         // The start of the run has to be in the journal, on the disk, before the guest's first instruction; meanwhile a
         // child can read its job and apply the job's confinement. A job with a network or with calls has to wait,
-        // because its relay starts with the execution. A session has its child.
+        // because its relay starts with the execution. A session has its process.
         let starts_relay = grant.network().value || grant.calls().allows_any();
-        if starts_relay || !request.is_short() || request.process.is_some() {
+        let has_process = matches!(request.further_use, FurtherUse::Turns { earlier: Some(_), .. });
+        if starts_relay || !request.is_short() || has_process {
             return None;
         }
         let prepared = match self.take_reused(request, grant) {
@@ -236,7 +218,9 @@ impl Supervisor {
         request.job.network = execution.network().session().is_some();
         let max_parallel = execution.grant().calls().max_parallel().value;
         request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
-        if let Some(process) = request.process.take() {
+        if let FurtherUse::Turns { earlier, .. } = &mut request.further_use
+            && let Some(process) = earlier.take()
+        {
             let result = self.run_turn(*process, &request, execution).await;
             // It cannot be repeated in another child, which would have an empty store.
             return result.unwrap_or_else(|error| {
@@ -475,10 +459,10 @@ impl Supervisor {
                 let idle = Arc::clone(&self.idle);
                 KeptProcess::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
             }
-            (FurtherUse::Turns(key), Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
+            (FurtherUse::Turns { key, .. }, Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
                 KeptProcess::Session(SessionProcess { key: key.clone(), child, turns: served, cpu })
             }
-            (FurtherUse::None | FurtherUse::Turns(_), _) => KeptProcess::Nothing,
+            (FurtherUse::None | FurtherUse::Turns { .. }, _) => KeptProcess::Nothing,
         }
     }
 
@@ -555,22 +539,46 @@ pub(super) struct JobRequest {
     image: Arc<ToolImage>,
     folders: Vec<OwnedFd>,
     further_use: FurtherUse,
-    /// The process of the session that the run continues.
-    process: Option<Box<SessionProcess>>,
     /// The epoch in which the run was requested.
     epoch: Epoch,
 }
 
-/// The use of a child after its run.
+/// The use of a child for other runs.
 enum FurtherUse {
     None,
     /// It may serve further runs with this key, and one of those that have served some may serve the run.
     Runs(ReuseKey),
     /// It keeps a session for turns with this key.
-    Turns(SessionKey),
+    Turns {
+        key: SessionKey,
+        /// The process that has served the turns before this one; `None` for the first one.
+        earlier: Option<Box<SessionProcess>>,
+    },
 }
 
 impl JobRequest {
+    /// Lets this turn continue the session of `process`.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(super) fn continue_session(
+        mut self,
+        process: Box<SessionProcess>,
+    ) -> std::result::Result<Self, RefusedSession> {
+        let refused = match &mut self.further_use {
+            FurtherUse::Turns { key, earlier } => match process.check_turn(key) {
+                Ok(()) => {
+                    *earlier = Some(process);
+                    return Ok(self);
+                }
+                Err(reason) => reason,
+            },
+            FurtherUse::None | FurtherUse::Runs(_) => SessionRefusal::Ended,
+        };
+        let left = (refused != SessionRefusal::Ended).then_some(process);
+        Err(RefusedSession { reason: refused, process: left })
+    }
+
     /// The arguments as JSON text.
     fn arguments(&self) -> &str {
         match &self.job.task {
