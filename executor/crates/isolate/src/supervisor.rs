@@ -313,8 +313,8 @@ impl Supervisor {
         }
         let (relay, socket) = start_relay(execution)?;
         let SessionProcess { child, turns, cpu, .. } = process;
-        let prepared =
-            PreparedChild { child, earlier_runs: turns, earlier_cpu: Some(cpu), socket, _relay: relay };
+        let earlier = EarlierRuns::Turns { count: turns, cpu, socket };
+        let prepared = PreparedChild { child, earlier, _relay: relay };
         self.supervise(prepared, request, execution).await
     }
 
@@ -358,16 +358,17 @@ impl Supervisor {
         request: &JobRequest,
         execution: &Execution,
     ) -> std::result::Result<GuestEnd, ChildError> {
-        let PreparedChild { mut child, earlier_runs, earlier_cpu, socket, _relay } = prepared;
-        let mut start_cpu = earlier_cpu;
-        let mut has_own_peak = true;
-        if earlier_runs > 0 {
-            // With a start, the run is not repeated in another child: this one gets the arguments.
-            start_cpu = Some(earlier_cpu.map_or_else(|| child.cpu_before_next_run(), Ok)?);
-            has_own_peak = reset_peak_resident(child.pid).await;
-        }
+        let PreparedChild { mut child, earlier, _relay } = prepared;
+        // With a start, the run is not repeated in another child: this one gets the arguments.
+        let mut start_cpu = match &earlier {
+            EarlierRuns::None => None,
+            EarlierRuns::Runs(_) => Some(child.cpu_before_next_run()?),
+            EarlierRuns::Turns { cpu, .. } => Some(*cpu),
+        };
+        let earlier_runs = earlier.count();
+        let has_own_peak = earlier_runs == 0 || reset_peak_resident(child.pid).await;
         tokio::select! {
-            begun = begin_child(&child, earlier_runs, request, socket) => begun?,
+            begun = begin_child(&child, earlier, request) => begun?,
             stop = await_stop(execution) => {
                 return Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing));
             }
@@ -517,18 +518,16 @@ impl Supervisor {
     }
 }
 
-/// Lets a child begin that has served `earlier_runs`, with the `socket` of its next relay. Fails if the run
-/// may be repeated in another child.
+/// Lets a child begin. Fails if the run may be repeated in another child.
 async fn begin_child(
     child: &Child,
-    earlier_runs: u32,
+    earlier: EarlierRuns,
     request: &JobRequest,
-    socket: Option<UnixStream>,
 ) -> std::result::Result<(), ChildError> {
-    let next_arguments = (earlier_runs > 0).then(|| request.arguments());
-    match child.begin(next_arguments, socket).await {
+    let may_repeat = matches!(earlier, EarlierRuns::None);
+    match child.begin(earlier, request.arguments()).await {
         // A child that has ended may have sent its reason before, which is read afterwards.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe && earlier_runs == 0 => Err(error.into()),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe && may_repeat => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -599,13 +598,32 @@ impl JobRequest {
 /// A child that has received its job, applies the job's confinement to itself and waits for the signal to begin.
 pub struct PreparedChild {
     child: Child,
-    /// The number of runs that the child has served.
-    earlier_runs: u32,
-    /// CPU time of the child at the end of the last turn of its session; `None` if this run continues none.
-    earlier_cpu: Option<Duration>,
-    /// The child's end of the relay's socket pair, if the child gets it when the run begins.
-    socket: Option<UnixStream>,
+    earlier: EarlierRuns,
     _relay: RelayGuard,
+}
+
+/// The runs that a child has served before it begins another one.
+enum EarlierRuns {
+    None,
+    /// That many, each in a store of its own.
+    Runs(u32),
+    /// The turns of its session.
+    Turns {
+        count: u32,
+        /// CPU time of the child at the end of the last turn.
+        cpu: Duration,
+        /// The child's end of the next relay's socket pair, which the child gets when the turn begins.
+        socket: Option<UnixStream>,
+    },
+}
+
+impl EarlierRuns {
+    fn count(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Runs(count) | Self::Turns { count, .. } => *count,
+        }
+    }
 }
 
 /// The task that serves the requests of one child. Dropping the guard aborts the task, which ends all requests.
@@ -738,7 +756,7 @@ impl Child {
         drop(refill);
         // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
         drop(socket);
-        Ok(PreparedChild { child: self, earlier_runs: 0, earlier_cpu: None, socket: None, _relay: relay })
+        Ok(PreparedChild { child: self, earlier: EarlierRuns::None, _relay: relay })
     }
 
     /// CPU time of a living child at the start of its next run.
@@ -748,14 +766,17 @@ impl Child {
         cpu.ok_or_else(|| ChildError::Ended("it ended while it waited for its next run".to_owned()))
     }
 
-    /// Lets a prepared child begin, with `next_arguments` and the `socket` of its relay if it has served a
-    /// run before.
-    async fn begin(&self, next_arguments: Option<&str>, socket: Option<UnixStream>) -> Result<()> {
-        if let Some(arguments) = next_arguments {
-            let handles = socket.as_ref().map(AsFd::as_fd);
-            // Not before the start of the run is on the disk: the child could act on the arguments at once.
-            self.channel.send(&arguments, handles.as_slice()).await?;
-        }
+    /// Lets a prepared child begin. After `earlier` runs it gets the `arguments` of this one first: its job had
+    /// those of its first run.
+    async fn begin(&self, earlier: EarlierRuns, arguments: &str) -> Result<()> {
+        let socket = match earlier {
+            EarlierRuns::None => return self.channel.begin().await,
+            EarlierRuns::Runs(_) => None,
+            EarlierRuns::Turns { socket, .. } => socket,
+        };
+        let handles = socket.as_ref().map(AsFd::as_fd);
+        // Not before the start of the run is on the disk: the child could act on the arguments at once.
+        self.channel.send(&arguments, handles.as_slice()).await?;
         // From here on only the child has its end of the socket pair, as after `assign`.
         drop(socket);
         self.channel.begin().await
@@ -771,7 +792,6 @@ impl Child {
             group.limit(grant)?;
         }
         self.channel.set_receive_limit(max_report_bytes(grant));
-        let relay = RelayGuard(None);
-        Ok(PreparedChild { child: self, earlier_runs, earlier_cpu: None, socket: None, _relay: relay })
+        Ok(PreparedChild { child: self, earlier: EarlierRuns::Runs(earlier_runs), _relay: RelayGuard(None) })
     }
 }
