@@ -155,8 +155,8 @@ pub struct RunRequest {
 impl RunRequest {
     /// A run that ends without a start, for this reason.
     #[must_use]
-    pub fn without_start(permit: &Permit, reason: String) -> Self {
-        Self { grant: permit.grant().clone(), assigned: AssignedRun::Unavailable(reason) }
+    pub fn without_start(grant: &GrantView, reason: String) -> Self {
+        Self { grant: grant.clone(), assigned: AssignedRun::Unavailable(reason) }
     }
 
     /// The grant that the run executes under.

@@ -34,7 +34,7 @@ fn the_number_of_sessions_is_limited_for_each_agent_and_in_all() {
 
 #[test]
 fn the_memory_of_all_sessions_is_limited() {
-    let fixture = Fixture::start(options().set("sessions.max_memory_mb", 60));
+    let fixture = Fixture::start(options().set("sessions.max_memory_mb", 120));
     let handle = fixture.open("a");
     expect_exhausted(&fixture, &turn("new", json!([])), "sessions.max_memory_mb");
     assert!(fixture.end(AGENT, &handle));

@@ -45,6 +45,10 @@ fn an_executed_call_has_a_session_too() {
     next["session"] = json!(handle);
     let answer = fixture.executor.rpc("a2g/execute", &next);
     assert_eq!(*first_step(result(&answer)), json!(["a", "b"]), "{answer}");
+    // The governor decided on the one in the intent.
+    next["intent"]["session"] = json!("new");
+    let answer = fixture.executor.rpc("a2g/execute", &next);
+    assert!(error(&answer, -32602).to_string().contains("/session"), "{answer}");
 }
 
 #[test]

@@ -54,3 +54,17 @@ fn an_approved_call_whose_session_has_ended_meanwhile_does_not_run() {
     assert!(report.to_string().contains("there is no such session"), "{report}");
     assert_eq!(fixture.executor.file("lost"), None);
 }
+
+#[test]
+fn an_approved_call_under_another_grant_ends_with_a_report() {
+    let fixture = Fixture::start(options());
+    let handle = fixture.open("a");
+    let mut call = escalated(turn(&handle, json!([["write", "/workspace/lost", "it ran"]])));
+    call["context"]["grant"] = json!({ "max_memory_mb": 20 });
+    fixture.wait_with(&call);
+    fixture.approve(&call);
+    let report = fixture.report_of_approved(&call);
+    assert!(report.to_string().contains("under which the session was opened"), "{report}");
+    assert_eq!(fixture.executor.file("lost"), None);
+    assert_eq!(*first_step(&fixture.run(&turn(&handle, json!([["keep", "b"]])))), json!(["a", "b"]));
+}

@@ -47,7 +47,7 @@ pub struct SessionSettings {
     pub max_per_agent: usize,
     /// The time for which a session waits for its next turn.
     pub idle: Duration,
-    /// Maximum sum of the memory that is granted to the sessions, in bytes.
+    /// Maximum sum of the memory that is granted to the sessions, in bytes. One agent has half of it.
     pub max_memory_bytes: u64,
 }
 
@@ -207,15 +207,25 @@ impl Sessions {
                 "the executor has {max} sessions, the maximum that the operator sets with `sessions.max`"
             ));
         }
-        let held = table.sessions.values().map(|other| other.memory_bytes).sum::<u64>();
-        if held.saturating_add(memory_bytes) > max_memory_bytes {
-            return exhausted(format!(
-                "the sessions are granted {} MB of memory, this call is granted {} MB, and the operator \
-                 allows them {} MB together with `sessions.max_memory_mb`",
-                held / BYTES_PER_MB,
-                memory_bytes / BYTES_PER_MB,
-                max_memory_bytes / BYTES_PER_MB
-            ));
+        let granted = |agent: Option<&AgentDid>| {
+            let counted =
+                table.sessions.values().filter(|other| agent.is_none_or(|agent| other.owner.agent == *agent));
+            counted.map(|other| other.memory_bytes).sum::<u64>()
+        };
+        // One agent never takes the room of all others.
+        for (whose, granted, max) in [
+            ("the sessions of this agent", granted(Some(&owner.agent)), max_memory_bytes / 2),
+            ("the sessions", granted(None), max_memory_bytes),
+        ] {
+            if granted.saturating_add(memory_bytes) > max {
+                return exhausted(format!(
+                    "{whose} are granted {} MB of memory, this call is granted {} MB, and the operator allows them {} MB \
+                     together with `sessions.max_memory_mb`, of which one agent has half",
+                    granted / BYTES_PER_MB,
+                    memory_bytes / BYTES_PER_MB,
+                    max / BYTES_PER_MB
+                ));
+            }
         }
         let handle = SessionHandle::random();
         table.sessions.insert(handle, Session { owner, memory_bytes, turns: 1, state: State::InTurn });
@@ -527,7 +537,7 @@ mod tests {
 
     fn sessions() -> Arc<Sessions> {
         let idle = Duration::from_secs(60);
-        Arc::new(Sessions::new(SessionSettings { max: 3, max_per_agent: 2, idle, max_memory_bytes: 30 }))
+        Arc::new(Sessions::new(SessionSettings { max: 3, max_per_agent: 2, idle, max_memory_bytes: 40 }))
     }
 
     fn open(sessions: &Arc<Sessions>, agent: &str, bytes: u64) -> Result<SessionLease, BlockedBy> {
@@ -560,7 +570,7 @@ mod tests {
         let _second = open(&sessions, "did:a:x", 10).unwrap();
         let refused = |agent, bytes| open(&sessions, agent, bytes).err();
         assert_eq!(refused("did:a:x", 1), Some(BlockedBy::SessionsExhausted));
-        assert_eq!(refused("did:a:y", 11), Some(BlockedBy::SessionsExhausted));
+        assert_eq!(refused("did:a:y", 21), Some(BlockedBy::SessionsExhausted));
         let third = open(&sessions, "did:a:y", 10).unwrap();
         assert_eq!(refused("did:a:z", 0), Some(BlockedBy::SessionsExhausted));
         drop(third);

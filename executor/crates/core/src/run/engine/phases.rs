@@ -19,7 +19,7 @@ use crate::run::sessions::{OpenTurn, SessionLease, is_for_now, refused_session_f
 use crate::run::slots::{Place, RunSlot};
 use crate::run::trace::Stopwatch;
 use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
-use a2g_capability::{Grant, Permit};
+use a2g_capability::{Grant, GrantView, Permit};
 use a2g_govern::{Admitted, Granted};
 use a2g_intent::WaitId;
 use a2g_isolate::{KeptProcess, PreparedChild, RefusedSession, RunRequest, SessionUse};
@@ -101,20 +101,28 @@ impl ClaimedCall {
         permit: Permit,
         shared_files: Option<CallTurn>,
     ) -> Result<RequestedRun, Fault> {
+        let grant = permit.grant().clone();
         if let Some(reason) = self.running.abort_handle().reason() {
-            return Ok(RequestedRun::without_start(&permit, reason.message().to_owned()));
+            return Ok(RequestedRun::without_start(&grant, reason.message().to_owned()));
         }
-        let Staged { mut changes, turn } = match self.stage(&permit, shared_files).await {
-            Ok(staged) => staged,
+        match self.try_request(permit, shared_files).await {
             // It never can run, so another attempt would end in the same way. The report says so to all who
             // wait.
             Err(Fault::Refused { message, blocked_by, .. })
                 if self.approved_by.is_some() && !is_for_now(blocked_by) =>
             {
-                return Ok(RequestedRun::without_start(&permit, message));
+                Ok(RequestedRun::without_start(&grant, message))
             }
-            Err(refusal) => return Err(refusal),
-        };
+            requested => requested,
+        }
+    }
+
+    async fn try_request(
+        &self,
+        permit: Permit,
+        shared_files: Option<CallTurn>,
+    ) -> Result<RequestedRun, Fault> {
+        let Staged { mut changes, turn } = self.stage(&permit, shared_files).await?;
         let OpenTurn { lease, session } = turn;
         match self.request(permit, changes.as_mut(), session) {
             Ok(request) => Ok(RequestedRun { request, changes, lease }),
@@ -233,8 +241,8 @@ struct RequestedRun {
 
 impl RequestedRun {
     /// One that has ended for this reason.
-    fn without_start(permit: &Permit, reason: String) -> Self {
-        Self { request: RunRequest::without_start(permit, reason), changes: None, lease: None }
+    fn without_start(grant: &GrantView, reason: String) -> Self {
+        Self { request: RunRequest::without_start(grant, reason), changes: None, lease: None }
     }
 }
 

@@ -70,6 +70,11 @@ pub fn execute_params(params: &str) -> Result<ExecuteParams, Fault> {
         let intent = decode_call(object.require("intent")?)?;
         // A governor may return the intent with the member that it was sent with.
         let session = object.read_nullable::<SessionRequest>("session")?.map(CallSession::from);
+        if let (Some(session), Some(own)) = (&session, &intent.session)
+            && session.request != own.request
+        {
+            return Err(Fault::invalid("/session", "differs from `session` in the intent: send one of them"));
+        }
         let call = Call { session: session.or_else(|| intent.session.clone()), ..intent };
         let verdict = object.require("verdict")?;
         let proof = object.read_nullable_with("proof", |field| decode_proof(&field, &verdict))?;
