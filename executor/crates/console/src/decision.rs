@@ -25,6 +25,7 @@ use a2g_types::fault::Fault;
 use a2g_types::grant::{CallSummary, GrantSummary};
 use a2g_types::ident::IntentId;
 use a2g_types::limit::{Bound, ClaimedLimits, Layer, LimitRow, Unit, rows_set_by};
+use a2g_types::session::SessionRequest;
 use a2g_types::stop::OperatorReason;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{Directive, Manifest, Verdict};
@@ -216,6 +217,7 @@ async fn decision_page(
             }
         }
         h2 { "Arguments" }
+        @if let Some(session) = &call.session { (session_part(session.request)) }
         (arguments(call.tool.as_str(), schema, &call.arguments))
         @match (&original.grant, &proposed.grant) {
             (Ok(granted), Ok(shown)) => {
@@ -235,6 +237,20 @@ async fn decision_page(
         (hashes(original, proposal.basis()))
     };
     viewer.page("Inbox", &body)
+}
+
+/// The session in which the arguments take effect: what earlier calls have left in it may change what a program means.
+fn session_part(request: SessionRequest) -> Markup {
+    html! {
+        p.notice role="status" {
+            @match request {
+                SessionRequest::New => { "The call opens a session: later calls of this caller find what it leaves." }
+                SessionRequest::Continue(handle) => {
+                    "The call goes on in the session " code { (handle.short()) "…" } ": it finds what earlier calls have left, which is not shown here."
+                }
+            }
+        }
+    }
 }
 
 /// The risk and the governor's reason.

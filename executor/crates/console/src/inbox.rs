@@ -35,11 +35,15 @@ impl Inbox {
         let titles = ["Risk", "Tool", "Expires", "Main argument", "Why it waits", "Agent", "Node", "Decide"];
         let columns = titles.iter().filter(|column| own_name.is_some() || **column != "Node");
         let rows = self.entries.iter().map(|entry| {
-            let WaitingSummary { intent, agent, tool, main_argument, risk, reason, expires_at, node } = entry;
+            let WaitingSummary { intent, agent, tool, session, main_argument, risk, reason, expires_at, node } =
+                entry;
             let risk = risk.as_ref().map(|(level, score)| (level.as_str(), *score));
             html! {
                 td role="cell" { (risk_part(risk)) }
-                td role="cell" { strong { (tool) } }
+                td role="cell" {
+                    strong { (tool) }
+                    @if let Some(session) = session { " in session " code { (session.short()) } }
+                }
                 td role="cell" { (countdown(*expires_at, now)) }
                 td.wide role="cell" { (main_argument_part(main_argument.as_deref())) }
                 td.wide role="cell" { (line(without_risk(reason.as_deref(), risk))) }

@@ -328,7 +328,11 @@ async fn status(executor: &Executor, caller: &Arc<Caller>, intent: IntentId) -> 
     let readable = found.filter(|(agent, _)| caller.may_read(agent));
     let Some((agent, state)) = readable else { return denial_status(executor, caller, intent).await };
     let (state, receipt) = match state {
-        IntentState::Escalated => (encode::IntentStateName::Escalated, None),
+        IntentState::Escalated => {
+            let session = executor.previews.session_of_waiting(intent);
+            let arguments = executor.queries.arguments(intent, &agent)?;
+            return Ok(encode::waiting_status(intent, session, arguments.as_ref()));
+        }
         IntentState::Queued => (encode::IntentStateName::Queued, None),
         IntentState::Running => (encode::IntentStateName::Running, None),
         IntentState::Finished(receipt) => (encode::IntentStateName::Finished, receipt),

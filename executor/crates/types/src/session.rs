@@ -99,6 +99,15 @@ impl SessionRequest {
     pub fn parse(text: &str) -> Result<Self, HandleError> {
         if text == Self::NEW { Ok(Self::New) } else { SessionHandle::parse(text).map(Self::Continue) }
     }
+
+    /// `new`, or the beginning of the handle, for people: it continues no session.
+    #[must_use]
+    pub fn short(&self) -> String {
+        match self {
+            Self::New => Self::NEW.to_owned(),
+            Self::Continue(handle) => handle.short(),
+        }
+    }
 }
 
 impl fmt::Display for SessionRequest {
@@ -212,5 +221,7 @@ mod tests {
         let handle = SessionHandle::random();
         assert!(!format!("{handle:?}").contains(&handle.to_string()));
         assert_eq!(handle.short().len(), PREFIX.len() + SHOWN_DIGITS);
+        assert_eq!(SessionRequest::Continue(handle).short(), handle.short());
+        assert_eq!(SessionRequest::New.short(), "new");
     }
 }

@@ -1,6 +1,7 @@
 //! Calls with a session that wait for a person.
 
 use super::*;
+use harness::console::Client;
 
 /// The intent, with which the governor lets it wait.
 fn escalated(mut call: Value) -> Value {
@@ -12,6 +13,14 @@ impl Fixture {
     fn wait_with(&self, call: &Value) {
         let answer = self.ask(call);
         assert_eq!(result(&answer)["verdict"], "ESCALATE", "{answer}");
+    }
+
+    /// The decision page, and the session in the status of the call.
+    fn shown(&self, call: &Value) -> (String, Value) {
+        let id = call["intent_id"].as_str().expect("an id");
+        let (status, page) = Client::local(&self.executor).get(&format!("/console/decide/{id}"));
+        assert_eq!(status, 200, "{page}");
+        (page, self.status(call)["result"]["session"].clone())
     }
 
     fn approve(&self, call: &Value) {
@@ -29,12 +38,19 @@ fn an_approved_call_opens_and_continues_a_session() {
     let fixture = Fixture::start(options());
     let opens = escalated(turn("new", json!([["keep", "a"]])));
     fixture.wait_with(&opens);
+    let (page, session) = fixture.shown(&opens);
+    assert!(page.contains("opens a session"), "{page}");
+    assert_eq!(session, "new");
     fixture.approve(&opens);
     let handle = handle_of(&fixture.report_of_approved(&opens));
 
     // A call that waits does not keep others from the session.
     let continues = escalated(turn(&handle, json!([["keep", "c"]])));
     fixture.wait_with(&continues);
+    let (page, session) = fixture.shown(&continues);
+    let short = session.as_str().expect("the beginning of a handle");
+    assert!(handle.starts_with(short) && page.contains(short), "{short}: {page}");
+    assert!(!page.contains(&handle), "the page shows the whole handle");
     assert_eq!(*first_step(&fixture.run(&turn(&handle, json!([["keep", "b"]])))), json!(["a", "b"]));
     fixture.approve(&continues);
     let last = fixture.report_of_approved(&continues);

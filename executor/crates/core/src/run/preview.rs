@@ -21,6 +21,7 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::limit::Bound;
 use a2g_types::node::NodeName;
 use a2g_types::outcome::HostRule;
+use a2g_types::session::SessionRequest;
 use a2g_types::tool::Descriptor;
 use a2g_types::verdict::{Directive, Manifest, RiskLevel, Verdict};
 use std::sync::Arc;
@@ -99,6 +100,8 @@ pub struct WaitingSummary {
     pub agent: AgentDid,
     /// The tool.
     pub tool: ToolName,
+    /// The session that the call asks for; `None` for a call without one.
+    pub session: Option<SessionRequest>,
     /// The argument by which people recognise the call, shortened.
     pub main_argument: Option<String>,
     /// The governor's estimate of the risk, if it sent one.
@@ -147,6 +150,7 @@ impl Previews {
                 intent: call.intent,
                 agent: call.agent.clone(),
                 tool: call.tool.clone(),
+                session: call.session.as_ref().map(|session| session.request),
                 main_argument: main_argument(&call.arguments),
                 risk: verdict.risk.as_ref().map(|risk| (risk.level, risk.score)),
                 reason: verdict.reason.as_ref().map(shorten),
@@ -164,6 +168,15 @@ impl Previews {
     pub fn count_waiting(&self, filter: AgentFilter<'_>) -> usize {
         let select = |wait: &Wait<Kept>| filter(&wait.call().call().agent).then_some(());
         self.intents.map_undecided(self.clock.now(), select).len()
+    }
+
+    /// The session that a waiting intent asks for; `None` if it asks for none, or does not wait.
+    #[must_use]
+    pub fn session_of_waiting(&self, intent: IntentId) -> Option<SessionRequest> {
+        let read = |escalated: &Escalated, _: &[PartialApproval]| {
+            escalated.call().session.as_ref().map(|session| session.request)
+        };
+        self.intents.inspect(intent, read)?
     }
 
     /// What a waiting intent would run if it were approved with `manifest`, or with the verdict's limits. `None` if the

@@ -18,7 +18,7 @@ use a2g_types::limit::Bound;
 use a2g_types::outcome::{
     Artifact, CallUsage, ChangeState, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
 };
-use a2g_types::session::{SessionState, SessionTurn};
+use a2g_types::session::{SessionRequest, SessionState, SessionTurn};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
@@ -406,23 +406,53 @@ pub fn status(
     arguments: Option<&StoredArguments>,
     denial: Option<(&str, BlockedBy)>,
 ) -> Box<RawValue> {
-    let (arguments, left_out, not_stored) = match arguments {
-        Some(StoredArguments::Kept { arguments, left_out }) => (Some(arguments), &**left_out, None),
-        Some(StoredArguments::TooLarge { max_bytes }) => (None, &[][..], Some(too_large(*max_bytes))),
-        None => (None, &[][..], None),
-    };
+    let status = status_message(intent, state, arguments);
     to_raw(&message::IntentStatus {
-        intent_id: intent,
-        state,
         reason: denial.map(|(message, _)| message),
         blocked_by: denial.map(|(_, blocked_by)| blocked_by.as_str()),
-        arguments,
-        arguments_left_out: left_out,
-        arguments_not_stored: not_stored,
         report: receipt.map(report_message),
         effects_state: effects_state.map(WireName),
         calls: calls.iter().map(nested_call_message).collect(),
+        ..status
     })
+}
+
+/// The result of `a2g/status` for an intent that waits for a person, with the session that it asks for.
+#[must_use]
+pub fn waiting_status(
+    intent: IntentId,
+    session: Option<SessionRequest>,
+    arguments: Option<&StoredArguments>,
+) -> Box<RawValue> {
+    let status = status_message(intent, IntentStateName::Escalated, arguments);
+    to_raw(&message::IntentStatus { session: session.map(|request| request.short()), ..status })
+}
+
+fn status_message(
+    intent: IntentId,
+    state: IntentStateName,
+    arguments: Option<&StoredArguments>,
+) -> message::IntentStatus<'_> {
+    let (arguments, left_out, not_stored) = match arguments {
+        Some(StoredArguments::Kept { arguments, left_out }) => (Some(arguments), &**left_out, None),
+        Some(StoredArguments::TooLarge { max_bytes }) => {
+            (None, <&[String]>::default(), Some(too_large(*max_bytes)))
+        }
+        None => (None, <&[String]>::default(), None),
+    };
+    message::IntentStatus {
+        intent_id: intent,
+        state,
+        reason: None,
+        blocked_by: None,
+        session: None,
+        arguments,
+        arguments_left_out: left_out,
+        arguments_not_stored: not_stored,
+        report: None,
+        effects_state: None,
+        calls: Vec::new(),
+    }
 }
 
 /// Why the arguments of a call are not stored.

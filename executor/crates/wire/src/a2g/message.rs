@@ -816,6 +816,9 @@ pub(super) struct IntentStatus<'a> {
     /// The code of the denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) blocked_by: Option<&'a str>,
+    /// The session that a call which waits for a person asks for: `new`, or the beginning of its handle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<String>,
     /// The arguments, if this executor has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) arguments: Option<&'a Map<String, Value>>,

@@ -12,6 +12,7 @@ use a2g_types::outcome::{
     ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DecisionAct, DenialReason, EntryWord,
     FileChanges, HostRule, NetworkUsage, ShownChange, ShownRequest, Status,
 };
+use a2g_types::session::SessionRequest;
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
 
@@ -388,6 +389,10 @@ fn small_answers() {
         value(&encode::status(intent, encode::IntentStateName::Queued, None, None, &[], None, None)),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
+    assert_eq!(
+        value(&encode::waiting_status(intent, Some(SessionRequest::New), None)),
+        json!({ "intent_id": INTENT, "state": "escalated", "session": "new" })
+    );
     let staged = staged_receipt();
     let state = Some(ChangeState::InForce);
     let finished = encode::IntentStateName::Finished;
@@ -496,6 +501,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Tools", &encode::tools([&tool]));
     check("Tool", &encode::tool(&tool));
     check("Cancelled", &encode::cancel_result(intent, false));
+    check("IntentStatus", &encode::waiting_status(intent, Some(SessionRequest::New), None));
     let finished = encode::IntentStateName::Finished;
     check("IntentStatus", &encode::status(intent, finished, Some(&failed), None, &[], None, None));
     let state = Some(ChangeState::Waiting);
