@@ -4,8 +4,8 @@ use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::{Tools, serde_json};
 use bashkit::{BashBuilder, Builtin, BuiltinContext, ExecResult, async_trait};
 
-/// The commands that need the network, processes or other programs, each with what to use instead.
-const ADVICE: [(&[&str], &str); 9] = [
+/// The commands that the shell lacks or would need the network, processes or other programs for, each with what to use instead.
+const ADVICE: [(&[&str], &str); 10] = [
     (
         &["curl", "wget", "http"],
         "the shell has no network: use `tool http_fetch --url URL`, whose result is JSON with the member `body`",
@@ -22,6 +22,12 @@ const ADVICE: [(&[&str], &str); 9] = [
     (
         &["python", "python3", "perl", "ruby"],
         "there is no such interpreter in the shell: use `tool run_python --code CODE`",
+    ),
+    (
+        // That of bashkit counts with 53 bits, and its results are wrong without a message.
+        &["bc"],
+        "there is no exact arithmetic in the shell: use `awk 'BEGIN { print 1 / 3 }'` for small numbers, and \
+         `tool run_python --code CODE` for exact ones",
     ),
     (
         &["node", "deno", "bun"],

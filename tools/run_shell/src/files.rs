@@ -1,5 +1,5 @@
 //! The files of the shell: those of the granted folders, through the standard library and so through the
-//! sandbox, and `/tmp` in memory where no grant has one.
+//! sandbox, `/tmp` in memory where no grant has one, and the devices of which scripts make use.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -21,6 +21,15 @@ const FOLDER_MODE: u32 = 0o755;
 /// The paths for which bash would open a connection.
 const SOCKETS: [&str; 2] = ["/dev/tcp", "/dev/udp"];
 
+/// The most that one reading of an endless device returns: bashkit reads whole files.
+const MAX_DEVICE_BYTES: usize = 1 << 20;
+const DEVICES: [(&str, Device); 4] = [
+    ("/dev/null", Device::Null),
+    ("/dev/zero", Device::Zero),
+    ("/dev/urandom", Device::Random),
+    ("/dev/random", Device::Random),
+];
+
 /// The files of one shell.
 pub(crate) struct Files {
     /// The granted folders.
@@ -38,6 +47,36 @@ enum Place<'a> {
     Memory(&'a InMemoryFs),
     /// A folder above granted ones, which the sandbox does not have.
     Above,
+    Device(Device),
+}
+
+/// A device, which the shell has without the sandbox. It discards what is written to it.
+#[derive(Clone, Copy)]
+enum Device {
+    Null,
+    Zero,
+    Random,
+}
+
+impl Device {
+    async fn read(self) -> Result<Vec<u8>> {
+        match self {
+            Self::Null => Ok(Vec::new()),
+            Self::Zero => Ok(vec![0; MAX_DEVICE_BYTES]),
+            Self::Random => random().await,
+        }
+    }
+}
+
+/// Bytes of the guest's source of random numbers, of which bashkit's own device returns a few at a time.
+async fn random() -> Result<Vec<u8>> {
+    let source = InMemoryFs::with_limits(FsLimits::unlimited());
+    let mut content = Vec::with_capacity(MAX_DEVICE_BYTES);
+    while content.len() < MAX_DEVICE_BYTES {
+        content.extend(source.read_file(Path::new("/dev/urandom")).await?);
+    }
+    content.truncate(MAX_DEVICE_BYTES);
+    Ok(content)
 }
 
 impl Files {
@@ -58,6 +97,9 @@ impl Files {
     }
 
     fn place(&self, path: &Path) -> Place<'_> {
+        if let Some((_, device)) = DEVICES.into_iter().find(|(name, _)| path == Path::new(name)) {
+            return Place::Device(device);
+        }
         if self.folders.iter().any(|folder| path.starts_with(folder)) {
             return Place::Sandbox;
         }
@@ -131,6 +173,17 @@ impl Files {
             return "Permission denied: this run has no files".to_owned();
         }
         format!("Permission denied: this run has files in {} only", folders.join(", "))
+    }
+}
+
+/// The metadata of a device, which is shown as an empty file.
+fn device() -> Metadata {
+    Metadata {
+        file_type: FileType::File,
+        size: 0,
+        mode: 0o666,
+        modified: UNIX_EPOCH,
+        created: UNIX_EPOCH,
     }
 }
 
@@ -223,6 +276,7 @@ impl FileSystem for Files {
             Place::Sandbox => self.at(&path, read(&path)),
             Place::Memory(memory) => memory.read_file(&path).await,
             Place::Above => self.at(&path, Err(ErrorKind::IsADirectory.into())),
+            Place::Device(device) => device.read().await,
         }
     }
 
@@ -232,6 +286,7 @@ impl FileSystem for Files {
             Place::Sandbox => self.at(&path, fs::write(&path, content)),
             Place::Memory(memory) => memory.write_file(&path, content).await,
             Place::Above => self.at(&path, Err(ErrorKind::IsADirectory.into())),
+            Place::Device(_) => Ok(()),
         }
     }
 
@@ -241,6 +296,7 @@ impl FileSystem for Files {
             Place::Sandbox => self.at(&path, append(&path, content)),
             Place::Memory(memory) => memory.append_file(&path, content).await,
             Place::Above => self.at(&path, Err(ErrorKind::IsADirectory.into())),
+            Place::Device(_) => Ok(()),
         }
     }
 
@@ -251,6 +307,7 @@ impl FileSystem for Files {
             Place::Memory(memory) => memory.mkdir(&path, recursive).await,
             Place::Above if recursive => Ok(()),
             Place::Above => self.at(&path, Err(ErrorKind::AlreadyExists.into())),
+            Place::Device(_) => self.at(&path, Err(ErrorKind::AlreadyExists.into())),
         }
     }
 
@@ -262,7 +319,7 @@ impl FileSystem for Files {
                 self.at(&path, remove(&path, recursive))
             }
             Place::Memory(memory) => memory.remove(&path, recursive).await,
-            Place::Above => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
+            Place::Above | Place::Device(_) => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
         }
     }
 
@@ -273,6 +330,7 @@ impl FileSystem for Files {
             Place::Sandbox => self.at(&path, self.metadata(&path)),
             Place::Memory(memory) => memory.stat(&path).await,
             Place::Above => Ok(above()),
+            Place::Device(_) => Ok(device()),
         }
     }
 
@@ -282,6 +340,7 @@ impl FileSystem for Files {
             Place::Sandbox => self.at(&path, list(&path)),
             Place::Memory(memory) => memory.read_dir(&path).await,
             Place::Above => Ok(self.below(&path)),
+            Place::Device(_) => self.at(&path, Err(ErrorKind::NotADirectory.into())),
         }
     }
 
@@ -302,8 +361,8 @@ impl FileSystem for Files {
                 Ok(())
             }
             (Place::Memory(memory), Place::Memory(_)) => memory.rename(&source, &target).await,
-            (Place::Above, _) => self.at(&source, Err(ErrorKind::PermissionDenied.into())),
-            (_, Place::Above) => self.at(&target, Err(ErrorKind::PermissionDenied.into())),
+            (Place::Above | Place::Device(_), _) => self.at(&source, Err(ErrorKind::PermissionDenied.into())),
+            (_, Place::Above | Place::Device(_)) => self.at(&target, Err(ErrorKind::PermissionDenied.into())),
             (Place::Sandbox, Place::Memory(_)) | (Place::Memory(_), Place::Sandbox) => {
                 let content = self.read_file(&source).await?;
                 self.write_file(&target, &content).await?;
@@ -326,7 +385,7 @@ impl FileSystem for Files {
         let link = normalize_path(link);
         match self.place(&link) {
             Place::Memory(memory) => memory.symlink(target, &link).await,
-            Place::Sandbox | Place::Above => {
+            Place::Sandbox | Place::Above | Place::Device(_) => {
                 let words = "links cannot be created in granted folders: copy the file";
                 Err(io::Error::new(ErrorKind::Unsupported, words).into())
             }
@@ -338,7 +397,7 @@ impl FileSystem for Files {
         match self.place(&path) {
             Place::Sandbox => self.at(&path, fs::read_link(&path)),
             Place::Memory(memory) => memory.read_link(&path).await,
-            Place::Above => self.at(&path, Err(ErrorKind::InvalidInput.into())),
+            Place::Above | Place::Device(_) => self.at(&path, Err(ErrorKind::InvalidInput.into())),
         }
     }
 
@@ -353,7 +412,7 @@ impl FileSystem for Files {
                 }
                 Ok(())
             }
-            Place::Above => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
+            Place::Above | Place::Device(_) => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
         }
     }
 
@@ -365,7 +424,7 @@ impl FileSystem for Files {
                 let opened = OpenOptions::new().write(true).open(&path);
                 self.at(&path, opened.and_then(|file| file.set_modified(time)))
             }
-            Place::Above => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
+            Place::Above | Place::Device(_) => self.at(&path, Err(ErrorKind::PermissionDenied.into())),
         }
     }
 }

@@ -141,6 +141,7 @@ fn absent_commands_say_what_to_use() {
         ("sudo ls", "run the command itself"),
         ("git status", "no version control"),
         ("ssh host", "no network"),
+        ("echo 1/3 | bc -l", "use `awk"),
     ] {
         assert!(reported(script, 127).contains(words), "{script}");
     }
@@ -191,6 +192,25 @@ fn files_without_a_granted_tmp_have_one_in_memory() {
     let granted = files::Files::new(vec![folder.path().to_owned()]);
     wait(granted.write_file(&folder.path().join("x"), b"x")).unwrap();
     assert!(folder.path().join("x").exists());
+}
+
+#[test]
+fn devices_are_read_and_written() {
+    let files = files::Files::new(Vec::new());
+    let read = |path: &str| wait(files.read_file(Path::new(path))).unwrap();
+    assert_eq!(read("/dev/null"), b"");
+    assert_eq!(read("/dev/../dev/zero"), vec![0; 1 << 20]);
+    assert_eq!(read("/dev/urandom").len(), 1 << 20);
+    assert_ne!(read("/dev/urandom"), read("/dev/random"));
+    wait(files.write_file(Path::new("/dev/null"), b"x")).unwrap();
+    wait(files.append_file(Path::new("/dev/null"), b"x")).unwrap();
+    assert_eq!(read("/dev/null"), b"");
+    assert!(wait(files.remove(Path::new("/dev/null"), false)).is_err());
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let script = "cat /dev/null; echo x > f; grep x f /dev/null; cp /dev/null q; stat -c %s q; echo y > /dev/null";
+    assert_eq!(printed(&format!("cd {path}; {script}")), "f:x\n0\n");
 }
 
 #[test]
