@@ -125,7 +125,9 @@ impl Files {
     }
 
     fn is_above(&self, path: &Path) -> bool {
-        path == Path::new("/") || self.folders.iter().any(|folder| folder.starts_with(path))
+        // bashkit looks at the folder of a device before the device.
+        ["/", "/dev"].iter().any(|folder| path == Path::new(folder))
+            || self.folders.iter().any(|folder| folder.starts_with(path))
     }
 
     /// The entries of a folder above granted ones.
