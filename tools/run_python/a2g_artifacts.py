@@ -1,6 +1,7 @@
 """The files below /artifacts, which are returned beside the result."""
 
 import a2g_files
+import a2g_program
 
 MEDIA_TYPES = {
     "csv": "text/csv",
@@ -25,15 +26,41 @@ def extension(name):
     return name.rpartition(".")[2].lower()
 
 
-def send(send_chunk):
-    """The names of the files that no earlier program of the session has sent as they are; they are sent."""
+def send(send_chunk, error_type=()):
+    """The names of the files that no earlier program of the session has sent as they are; they are sent.
+
+    A file that the executor refuses raises a `Failure` after all others are sent, and is refused once.
+    """
     names = []
-    for _, name, content in a2g_files.new_artifacts():
-        media_type = MEDIA_TYPES.get(extension(name), "application/octet-stream")
-        size = content.size()
-        for start in range(0, max(size, 1), CHUNK_BYTES):
-            end = start + CHUNK_BYTES
-            send_chunk(name, media_type, content.read(start, end), end >= size)
+    refused = []
+    for path, name, content in a2g_files.new_artifacts():
+        # Also if it is refused: the next program of the session has not written it.
         content.is_sent = True
-        names.append(name)
+        try:
+            send_file(send_chunk, name, content)
+        except error_type as error:
+            refused.append(refusal(path, error.value.message))
+        except UnicodeEncodeError:
+            refused.append(refusal(path, "its name is not Unicode"))
+        except BaseException:
+            content.is_sent = False
+            raise
+        else:
+            names.append(name)
+    if refused:
+        raise a2g_program.Failure("invalid", a2g_program.shorten("; ".join(refused)), {"artifacts": names})
     return names
+
+
+def refusal(path, reason):
+    return f"the file {path!r} cannot be returned as an artifact: rename or remove it: {reason}"
+
+
+def send_file(send_chunk, name, content):
+    media_type = MEDIA_TYPES.get(extension(name), "application/octet-stream")
+    # A part of a name that no text can hold would end the run.
+    name.encode()
+    size = content.size()
+    for start in range(0, max(size, 1), CHUNK_BYTES):
+        end = start + CHUNK_BYTES
+        send_chunk(name, media_type, content.read(start, end), end >= size)

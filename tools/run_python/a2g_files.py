@@ -8,6 +8,7 @@ find these files; libraries in C that open a path by themselves, such as sqlite3
 import builtins
 import errno
 import io
+import itertools
 import os
 import posix
 import stat
@@ -37,6 +38,8 @@ writable = ()
 contents = {}
 folders = set()
 descriptors = {}
+# The paths of artifacts by their names: a file of a session keeps its name.
+artifact_paths = {}
 next_descriptor = FIRST_DESCRIPTOR
 
 
@@ -526,4 +529,11 @@ def new_artifacts():
     """The paths of the files below /artifacts that have not been sent, each with its name as an artifact and its content."""
     start = f"{ARTIFACTS}/"
     found = sorted(name for name in contents if name.startswith(start) and not contents[name].is_sent)
-    return [(name, name[len(start) :].replace("/", "-"), contents[name]) for name in found]
+    return [(path, artifact_name(path, path[len(start) :].replace("/", "-")), contents[path]) for path in found]
+
+
+def artifact_name(path, wanted):
+    """The wanted name, or one with a number if another file of the session has that."""
+    base, extension = os.path.splitext(wanted)
+    numbered = (f"{base}-{number}{extension}" for number in itertools.count(2))
+    return next(name for name in itertools.chain((wanted,), numbered) if artifact_paths.setdefault(name, path) == path)

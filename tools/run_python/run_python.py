@@ -82,7 +82,7 @@ def run(arguments):
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
         parts = [f'"result": {a2g_json.encode(value, "result")}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
-        names = a2g_artifacts.send(host.artifact)
+        names = a2g_artifacts.send(host.artifact, Err)
         if names:
             parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
         text = f"{{{', '.join(parts)}}}"

@@ -6,6 +6,8 @@ import json
 import math
 import unittest
 
+import a2g_artifacts
+import a2g_files
 import a2g_json
 import a2g_program
 import a2g_tools
@@ -152,6 +154,11 @@ except ToolError as error:
             self.run_program("raise ValueError('[Errno 2] mine')")
         self.assertEqual(failed.exception.message, "ValueError: [Errno 2] mine (line 1)")
 
+    def test_a_missing_temporary_folder_says_what_to_use(self):
+        with self.assertRaises(a2g_program.Failure) as failed:
+            self.run_program("raise FileNotFoundError(2, 'No usable temporary directory found in []')")
+        self.assertIn("found in []: use the folder of a granted file", failed.exception.message)
+
     def test_wrong_uses_say_what_is_right(self):
         for code, words in [
             ("tools.echo('a')", "takes named arguments, as in tools.echo(path=...)"),
@@ -221,6 +228,37 @@ class Sessions(Started):
         self.calls.started.clear()
         self.assertEqual(self.run_program("tools.start.echo(n=2).result()"), {"n": 2})
         self.assertIn("the call ended with the program that started it", self.failure("call.result()").message)
+
+
+class Artifacts(unittest.TestCase):
+    def setUp(self):
+        importlib.reload(a2g_files)
+        self.sent = []
+
+    def send_chunk(self, name, media_type, chunk, is_last):
+        if "\n" in name:
+            raise Err(Record("invalid", "no control character"))
+        self.sent.append((name, chunk, is_last))
+
+    def send(self):
+        return a2g_artifacts.send(self.send_chunk, Err)
+
+    def test_a_refused_file_is_reported_once_and_others_are_sent(self):
+        for name in ("a\nb", "c", "d\udc80"):
+            a2g_files.add(f"/artifacts/{name}", b"x")
+        with self.assertRaises(a2g_program.Failure) as failed:
+            self.send()
+        for words in (r"'/artifacts/a\nb'", "rename or remove it: no control character", r"'/artifacts/d\udc80'"):
+            self.assertIn(words, failed.exception.message)
+        self.assertEqual((failed.exception.detail, self.sent), ({"artifacts": ["c"]}, [("c", b"x", True)]))
+        self.assertEqual(self.send(), [])
+
+    def test_no_two_files_have_the_same_name(self):
+        a2g_files.add("/artifacts/d/e.csv", b"")
+        self.assertEqual(self.send(), ["d-e.csv"])
+        a2g_files.add("/artifacts/d-e.csv", b"")
+        a2g_files.add("/artifacts/d/e.csv", b"x")
+        self.assertEqual(self.send(), ["d-e-2.csv", "d-e.csv"])
 
 
 class Json(unittest.TestCase):

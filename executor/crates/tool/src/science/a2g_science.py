@@ -168,13 +168,13 @@ def run(arguments):
         save_figures()
         result = a2g_json.encode(None if is_drawing(value) else plain_or_same(value), "result")
         parts = [f'"result": {result}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
-        names = a2g_artifacts.send(a2g_door.artifact)
+        names = a2g_artifacts.send(a2g_door.artifact, a2g_door.Err)
         close_figures()
         if names:
             parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
     except MemoryError:
         raise a2g_program.no_memory() from None
-    except (a2g_door.Err, a2g_json.NotJson):
+    except (a2g_door.Err, a2g_json.NotJson, a2g_program.Failure):
         raise
     except Exception as error:
         raise failure_of(error) from None
