@@ -3,6 +3,7 @@
 
 pub(super) mod decisions;
 
+use super::messages::AcceptedCall;
 use super::record::TaskRecord;
 use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::{
@@ -11,7 +12,6 @@ use a2g_core::run::{
 use a2g_http::conversations::{Conversation, ConversationSessions};
 use a2g_http::staged::wait_until_decided;
 use a2g_journal::JournalTask;
-use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::{AbortReason, ChangeState, Receipt};
@@ -91,7 +91,7 @@ impl Follower {
     }
 
     /// Runs a call in a tokio task of its own.
-    pub(super) fn start(self: &Arc<Self>, handle: Arc<TaskHandle>, call: Call) {
+    pub(super) fn start(self: &Arc<Self>, handle: Arc<TaskHandle>, call: AcceptedCall) {
         let follower = Arc::clone(self);
         self.executor.sessions().spawn(async move { follower.run_to_end(&handle, call).await });
     }
@@ -101,7 +101,7 @@ impl Follower {
     pub(super) async fn run_until_settled(
         self: &Arc<Self>,
         handle: &Arc<TaskHandle>,
-        call: Call,
+        call: AcceptedCall,
     ) -> Arc<TaskRecord> {
         let follower = Arc::clone(self);
         let task = Arc::clone(handle);
@@ -115,7 +115,10 @@ impl Follower {
         }
     }
 
-    async fn run_to_end(&self, handle: &Arc<TaskHandle>, call: Call) {
+    async fn run_to_end(&self, handle: &Arc<TaskHandle>, accepted: AcceptedCall) {
+        // The reservation is kept until the end, or until the receipt is noted.
+        let AcceptedCall { call, opening: _opening } = accepted;
+        let request = call.session.as_ref().map(|session| session.request);
         let of_session = Conversation::of_session(&call, &handle.record().task.context_id);
         let conversation = of_session.as_ref();
         let task = Arc::clone(handle);
@@ -153,7 +156,7 @@ impl Follower {
             }
             Err(fault) => {
                 if let Some(conversation) = conversation {
-                    self.sessions.note_fault(conversation, &fault);
+                    self.sessions.note_fault(conversation, request, &fault);
                 }
                 self.fail(handle, &fault).await;
             }

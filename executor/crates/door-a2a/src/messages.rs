@@ -5,7 +5,7 @@ use super::record::TaskRecord;
 use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
-use a2g_http::conversations::{Conversation, ConversationSessions};
+use a2g_http::conversations::{Conversation, ConversationSessions, FoundSession, OpeningCall};
 use a2g_http::protocol::{DoorSettings, with_caller};
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
@@ -38,7 +38,14 @@ pub(super) enum AnswerTime {
 /// A task that accepted a message, with the call to run.
 pub(super) struct AcceptedMessage {
     pub(super) handle: Arc<TaskHandle>,
-    pub(super) call: Option<Call>,
+    pub(super) call: Option<AcceptedCall>,
+}
+
+/// A call to run.
+pub(super) struct AcceptedCall {
+    pub(super) call: Call,
+    /// The reservation of a call that opens the session of its conversation.
+    pub(super) opening: Option<OpeningCall>,
 }
 
 /// Accepts messages in the name of the callers' agents.
@@ -127,13 +134,15 @@ impl Messages {
                 // A message without one begins a conversation of its own.
                 let context = of_task.or_else(|| message.context_id.clone()).unwrap_or_default();
                 let conversation = Conversation::of(caller, &call, &context);
-                let session = self.sessions.find(&conversation, call.intent, asks_for_session);
-                Some(Call { session, ..call })
+                let found = self.sessions.find(&conversation, &call, asks_for_session)?;
+                let FoundSession { session, opening } = found;
+                Some(AcceptedCall { call: Call { session, ..call }, opening })
             }
         };
+        let checked_call = call.as_ref().map(|accepted| &accepted.call);
         let handle = match existing {
-            Some(handle) => self.continue_task(handle, message, call.as_ref(), push).await?,
-            None => self.create_task(id, owner, message, call.as_ref(), push, answered).await?,
+            Some(handle) => self.continue_task(handle, message, checked_call, push).await?,
+            None => self.create_task(id, owner, message, checked_call, push, answered).await?,
         };
         Ok(AcceptedMessage { handle, call })
     }

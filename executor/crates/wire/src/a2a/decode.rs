@@ -190,8 +190,8 @@ pub struct SendParams {
     pub accepts: Vec<String>,
     /// A webhook to register for the task.
     pub push: Option<Box<PushConfig>>,
-    /// `true` if the tool shall run in a session of the message's conversation.
-    pub asks_for_session: bool,
+    /// `true` if the tool shall run in a session of the message's conversation, `false` if it shall run in none.
+    pub asks_for_session: Option<bool>,
 }
 
 /// A tool call inside a message.
@@ -406,10 +406,10 @@ fn decode_message_with_call(field: Field<'_>, mut params: Object<'_>) -> Result<
     let mut configuration = params.read_nullable::<Object<'_>>("configuration")?.unwrap_or_default();
     let pointer = field.pointer().to_owned();
     let message = decode_message(field)?;
-    let asks = |metadata: &Metadata| metadata.get("session") == Some(&Value::Bool(true));
-    let asks_for_session = [message.metadata.as_ref(), metadata.as_ref()].into_iter().flatten().any(asks);
+    let in_message = find_session(message.metadata.as_ref(), &format!("{pointer}/metadata/session"))?;
+    let in_params = find_session(metadata.as_ref(), "/metadata/session")?;
     Ok(SendParams {
-        asks_for_session,
+        asks_for_session: in_message.or(in_params),
         call: find_call(&message, metadata.as_ref(), &pointer)?,
         message,
         blocking: configuration.read_nullable("blocking")?.unwrap_or(true),
@@ -417,6 +417,16 @@ fn decode_message_with_call(field: Field<'_>, mut params: Object<'_>) -> Result<
         accepts: configuration.read_nullable("acceptedOutputModes")?.unwrap_or_default(),
         push: configuration.read_nullable_with("pushNotificationConfig", push::decode_config)?.map(Box::new),
     })
+}
+
+fn find_session(metadata: Option<&Metadata>, pointer: &str) -> Result<Option<bool>, Fault> {
+    match metadata.and_then(|metadata| metadata.get("session")) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(asks)) => Ok(Some(*asks)),
+        Some(Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
+            Err(Fault::invalid(pointer, "`session` is `true` or `false`"))
+        }
+    }
 }
 
 fn decode_provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {

@@ -143,6 +143,16 @@ fn a_call_is_a_data_part_or_metadata_with_a_data_part() {
 }
 
 #[test]
+fn a_message_asks_for_a_session_or_opts_out_of_it() {
+    let mut params = send_params(&json!([{ "kind": "data", "data": { "tool": "t" } }]));
+    assert_eq!(decode_send(&params).asks_for_session, None);
+    params["metadata"] = json!({ "session": true });
+    assert_eq!(decode_send(&params).asks_for_session, Some(true));
+    params["message"]["metadata"] = json!({ "session": false });
+    assert_eq!(decode_send(&params).asks_for_session, Some(false));
+}
+
+#[test]
 fn errors_point_to_the_invalid_member() {
     let text = json!([{ "kind": "text", "text": "x" }]);
     let with = |pointer: &str, value: Value| {
@@ -184,6 +194,8 @@ fn errors_point_to_the_invalid_member() {
         (with("/message/contextId", json!("a\nb")), "/message/contextId"),
         (with("/message/taskId", json!([])), "/message/taskId"),
         (with("/message/metadata", json!("x")), "/message/metadata"),
+        (with("/message/metadata", json!({ "session": "no" })), "/message/metadata/session"),
+        (with("/metadata", json!({ "session": 1 })), "/metadata/session"),
         (with("/configuration", json!([])), "/configuration"),
         (with("/configuration", json!({ "blocking": "no" })), "/configuration/blocking"),
         (with("/configuration", json!({ "historyLength": -1 })), "/configuration/historyLength"),

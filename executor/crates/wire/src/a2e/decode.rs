@@ -95,8 +95,9 @@ pub struct ToolCall {
     pub streaming: bool,
     /// The caller's own limit on the run time.
     pub timeout: Timeout,
-    /// `true` if the tool shall run in a session that lasts as long as the connection's.
-    pub asks_for_session: bool,
+    /// `true` if the tool shall run in a session that lasts as long as the connection's, `false` if it shall run in
+    /// none.
+    pub asks_for_session: Option<bool>,
 }
 
 /// A line that is not a valid message.
@@ -270,7 +271,7 @@ fn decode_call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
         correlation_id: members.read_optional_with("correlation_id", decode_correlation)?.unwrap_or_default(),
         streaming: members.read_optional("streaming")?.unwrap_or_default(),
         timeout: read_timeout(&mut members, DEFAULT_TIMEOUT_SECONDS, Timeout::MAX_SECONDS)?,
-        asks_for_session: members.read_optional("session")?.unwrap_or_default(),
+        asks_for_session: members.read_optional("session")?,
     })
 }
 

@@ -299,7 +299,7 @@ proptest! {
                     correlation_id: one.clone(),
                     streaming,
                     timeout,
-                    asks_for_session: false,
+                    asks_for_session: None,
                 }),
             ),
         ] {
