@@ -29,7 +29,7 @@ fn any_other_end_than_an_answer_ends_the_session() {
         let ended = json!({ "handle": handle, "turn": 2, "state": "ended", "reason": "turn_failed" });
         assert_eq!(failed["session"], ended, "{what}: {failed}");
         let answer = fixture.ask(&call(&handle, json!([["keep", "c"]])));
-        assert!(expect_blocked(&answer, "session_lost").contains("`new`"), "{what}: {answer}");
+        assert!(expect_blocked(&answer, "session_lost").contains("another session"), "{what}: {answer}");
         let next = fixture.run(&call("new", json!([["keep", "d"]])));
         assert_eq!(*first_step(&next), json!(["d"]), "{what}");
         assert!(fixture.end(AGENT, &handle_of(&next)));
