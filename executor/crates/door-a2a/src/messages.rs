@@ -87,7 +87,7 @@ impl Messages {
         answered: AnswerTime,
     ) -> Result<AcceptedMessage, Problem> {
         let SendParams {
-            message,
+            mut message,
             call: tool_call,
             blocking: _,
             history: _,
@@ -130,9 +130,11 @@ impl Messages {
                 let call = with_caller(&self.executor, caller, unchecked)?;
                 let checked = self.executor.engine.check_tool(&call).await;
                 checked.map_err(|fault| tool_call.relocate_fault(fault))?;
-                let of_task = existing.as_ref().map(|handle| handle.record().task.context_id.clone());
-                // A message without one begins a conversation of its own.
-                let context = of_task.or_else(|| message.context_id.clone()).unwrap_or_default();
+                let context = match &existing {
+                    Some(handle) => handle.record().task.context_id.clone(),
+                    // A message without one begins a conversation of its own.
+                    None => message.context_id.get_or_insert_with(|| IntentId::random().to_string()).clone(),
+                };
                 let conversation = Conversation::of(caller, &call, &context);
                 let found = self.sessions.find(&conversation, &call, asks_for_session)?;
                 let FoundSession { session, opening } = found;
