@@ -465,8 +465,10 @@ def route(name, mine):
 
 
 def replace(name, function):
-    setattr(os, name, function)
-    setattr(posix, name, function)
+    # As the one in C: a class that has it as an attribute does not pass its instances to it.
+    unbound = staticmethod(function)
+    setattr(os, name, unbound)
+    setattr(posix, name, unbound)
 
 
 def install(library_size, read_library):
@@ -511,11 +513,11 @@ def install_roots(writable_roots, read_only_roots):
         "fsync": lambda raw, fd: None,
     }.items():
         route_descriptor(name, mine)
-    builtins.open = io.open = _io.open = open_file(_io.open)
+    builtins.open = io.open = _io.open = staticmethod(open_file(_io.open))
     # It may be loaded already, and keeps the function for the sources that `inspect` and tracebacks show.
     if "tokenize" in sys.modules:
         sys.modules["tokenize"]._builtin_open = builtins.open
-    io.open_code = _io.open_code = open_code(_io.open_code)
+    io.open_code = _io.open_code = staticmethod(open_code(_io.open_code))
 
 
 def add(at, data):
