@@ -8,7 +8,6 @@ use super::resources::{self, RECEIPT_TYPE, ResourceUri};
 use super::tasks::{Task, TaskMessage};
 use super::tools::{self, Definition};
 use super::{Revision, names};
-use crate::a2g;
 use crate::jsonrpc::{self, Id};
 use crate::listing::{Listing, ToolStubs};
 use crate::staged::{self, StagedState};
@@ -266,7 +265,7 @@ impl ResultEncoder {
             usage: Some(usage),
             digest,
             effects: staged::short_member(receipt, state),
-            session: a2g::encode::session_turn(receipt),
+            session: crate::measurements::session(receipt),
             ..CallMeta::new(receipt.intent, verdict)
         };
         let artifacts = receipt.outcome.output.artifacts.iter();
@@ -506,7 +505,7 @@ struct CallMeta {
     effects: Option<Map<String, Value>>,
     /// The turn of the session in which the tool ran.
     #[serde(rename = "a2g/session", skip_serializing_if = "Option::is_none")]
-    session: Option<Box<RawValue>>,
+    session: Option<Value>,
     /// The hash of the journal's record, by which `a2g-executor journal` proves it.
     #[serde(rename = "a2g/receipt_digest", skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
