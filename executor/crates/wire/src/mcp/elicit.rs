@@ -11,6 +11,7 @@ use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;
+use a2g_types::session::{CallSession, SessionRequest};
 use a2g_types::tool::Digest;
 use a2g_types::verdict::{Manifest, Verdict};
 use a2g_types::visible_text::escape_invisible;
@@ -261,6 +262,15 @@ impl Question {
             None => message.push_str(".\n"),
         }
         message.push_str(&format!("Arguments: {}\n", visible_arguments(call)));
+        if let Some(CallSession { request, .. }) = &call.session {
+            let session = match request {
+                SessionRequest::New => "opened, and later calls of this caller find what this one leaves",
+                SessionRequest::Continue(_) => {
+                    "continued: the call finds what earlier ones have left, which is not shown here"
+                }
+            };
+            message.push_str(&format!("Session ({}): {session}\n", request.short()));
+        }
         message.push_str(&format!("Granted if approved: {}\n", manifest_text(&verdict.manifest)));
         if !verdict.conditions.is_empty() {
             let conditions = escape_invisible(&verdict.conditions.join(", "), MAX_REASON_CHARS);
