@@ -117,7 +117,7 @@ fn hostile_scripts_end_as_they_have_to() {
         ("jq -n 'def f: 1 + f; f'", Failure("trapped")),
         ("yes | head -2", Status(0, "y\ny\n")),
         ("echo x > /dev/tcp/127.0.0.1/80", Status(1, "tool http_fetch")),
-        ("exec 3<>/dev/tcp/127.0.0.1/80; echo $?", Status(0, "Permission denied")),
+        ("exec 3<>/dev/tcp/127.0.0.1/80; echo $?", Status(0, "tool http_fetch")),
         ("curl http://127.0.0.1", Status(127, "tool http_fetch")),
         ("cat /workspace/../etc/passwd", Status(1, "this run has files in /workspace only")),
         ("cat ../../etc/passwd", Status(1, "this run has files in /workspace only")),

@@ -8,8 +8,12 @@ use std::time::Duration;
 /// Kills every process that runs or may run a guest.
 fn kill_guests(executor: &Executor) {
     for guest in children_of(executor.id()).into_iter().flat_map(children_of) {
-        let guest = Pid::from_raw(i32::try_from(guest).expect("a pid")).expect("a pid");
-        let _gone = kill_process(guest, Signal::KILL);
+        let pid = Pid::from_raw(i32::try_from(guest).expect("a pid")).expect("a pid");
+        let _gone = kill_process(pid, Signal::KILL);
+        let state = || std::fs::read_to_string(format!("/proc/{guest}/stat")).unwrap_or_default();
+        eventually("the process has ended", || {
+            (!state().contains(") ") || state().contains(") Z")).then_some(())
+        });
     }
 }
 
