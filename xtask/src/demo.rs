@@ -35,8 +35,9 @@ files, a search, denials, an intent that waits for a person, a link out of the
 scope, an endless loop, a memory bomb, a tool that is slowed down, a cancel, and
 a program in Python, whose calls of other tools are intents of their own.
 Then it shows which reports the governor has received, and one call over each of
-the six protocols. Where the packages of science Python can be had, a program plots
-with them, and its picture stays in target/xtask/demo; the first time takes minutes.
+the six protocols. Where the packages of science Python can be had, a program
+plots with them, and its picture stays in target/xtask/demo; the first time
+takes minutes.
 
 With `effects`, a program in Python renames, edits and deletes files, itself and
 by 40 calls of other tools, and its changes wait. A person sees all of them on

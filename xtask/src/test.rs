@@ -110,7 +110,16 @@ struct Need {
 
 const NEEDS: [Need; 6] = [
     Need {
-        modules: &["authoring", "clients", "code", "languages", "listing", "mcp_conformance", "registry"],
+        modules: &[
+            "authoring",
+            "clients",
+            "code",
+            "languages",
+            "listing",
+            "mcp_conformance",
+            "python_packages",
+            "registry",
+        ],
         install: setup::prepare_clients,
     },
     Need { modules: &["fleet"], install: |workspace| setup::prepare_nats(workspace).map(drop) },

@@ -112,7 +112,7 @@ fn floods() -> Vec<Case> {
     vec![
         case("import os\nwhile True: os.write(1, b'x' * 100000)", Limit("output")),
         case("import sys\nwhile True: print('x' * 1000, file=sys.stderr)", Limit("output")),
-        case("['x' * 1000] * 20000", Limit("output")),
+        case("['x' * 1000] * 20000", Refused("result_too_long", "below /artifacts")),
         case("raise ValueError('x' * 10**6)", Refused(PYTHON, "characters ...]")),
         case(
             "bytearray(10**9)",
