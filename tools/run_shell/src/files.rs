@@ -180,13 +180,7 @@ impl Files {
 
 /// The metadata of a device, which is shown as an empty file.
 fn device() -> Metadata {
-    Metadata {
-        file_type: FileType::File,
-        size: 0,
-        mode: 0o666,
-        modified: UNIX_EPOCH,
-        created: UNIX_EPOCH,
-    }
+    Metadata { file_type: FileType::File, size: 0, mode: 0o666, modified: UNIX_EPOCH, created: UNIX_EPOCH }
 }
 
 /// The metadata of a folder above granted ones.

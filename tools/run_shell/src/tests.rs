@@ -209,7 +209,8 @@ fn devices_are_read_and_written() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    let script = "cat /dev/null; echo x > f; grep x f /dev/null; cp /dev/null q; stat -c %s q; echo y > /dev/null";
+    let script =
+        "cat /dev/null; echo x > f; grep x f /dev/null; cp /dev/null q; stat -c %s q; echo y > /dev/null";
     assert_eq!(printed(&format!("cd {path}; {script}")), "f:x\n0\n");
 }
 
