@@ -190,8 +190,13 @@ pub(crate) fn output(command: &mut Command) -> Option<String> {
 
 /// The standard output of a program that has to succeed.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    capture_reading(command, Stdio::null())
+}
+
+/// As [`capture`], of a program that reads this as its standard input.
+pub(crate) fn capture_reading(command: &mut Command, input: Stdio) -> Result<String> {
     let program = command.get_program().display().to_string();
-    let output = command.stdin(Stdio::null()).output();
+    let output = command.stdin(input).output();
     let output = output.with_context(|| format!("`{program}` cannot be started"))?;
     ensure!(
         output.status.success(),

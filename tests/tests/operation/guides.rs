@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Maximum time of all commands of a page.
-const MAX_PAGE: Duration = Duration::from_secs(300);
+const MAX_PAGE: Duration = Duration::from_secs(600);
 /// The programs that the pages say they need.
 const PROGRAMS: [&str; 5] = ["bash", "curl", "jq", "openssl", "python3"];
 

@@ -28,8 +28,8 @@ pub(super) fn draw(workspace: &Workspace, folder: &Path) -> Result<()> {
     fs::write(&arguments, json!({ "code": PROGRAM }).to_string())?;
     let mut program = Command::new(workspace.executor());
     program.args(["run", "run_python", "--json", "--arguments", "-", "--config"]).arg(&science.config);
-    program.stdin(fs::File::open(&arguments)?.into_parts().0);
-    let report: Value = serde_json::from_str(&run::capture(&mut program)?)?;
+    let input = fs::File::open(&arguments)?.into_parts().0;
+    let report: Value = serde_json::from_str(&run::capture_reading(&mut program, input.into())?)?;
     let artifacts = at(&report, "/artifacts").as_array().map_or(&[][..], Vec::as_slice);
     let found = artifacts.iter().find(|artifact| text(artifact, "/name") == PICTURE);
     let artifact = found.context("the program returned no picture")?;
