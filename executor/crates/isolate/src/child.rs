@@ -7,7 +7,7 @@ use super::channel::{
 };
 use super::confine::Confinement;
 use super::relay::{Relay, RelayReader};
-use super::reuse::{ResourceCounts, may_go_on_after};
+use super::reuse::ResourceCounts;
 use super::zygote::{ZygoteState, confine_io_error, load};
 use a2g_capability::{MemberFolders, Permit, ReceivedPermit, Upper};
 use a2g_sandbox::egress::Network;
@@ -261,7 +261,7 @@ impl GuestRunner<'_> {
         let input = Input::Arguments(arguments);
         let guest = self.sandbox.execute_keeping_store(self.artifact, permit, input, &execution);
         let (outcome, store) = self.runtime.block_on(guest);
-        let kept = if may_go_on_after(&outcome.end) {
+        let kept = if outcome.end.is_answer() {
             store
         } else {
             if let Some(store) = store {
@@ -292,7 +292,7 @@ impl GuestRunner<'_> {
                 self.runtime.block_on(turn)
             }
         };
-        let next = store.filter(|_| may_go_on_after(&outcome.end));
+        let next = store.filter(|_| outcome.end.is_answer());
         self.report(outcome)?;
         Ok(next)
     }

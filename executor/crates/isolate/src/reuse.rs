@@ -106,23 +106,6 @@ pub(super) fn may_share_process(permit: &Permit) -> bool {
     !grant.network().value && !grant.calls().allows_any() && !has_missing && permit.upper().is_none()
 }
 
-/// `true` if a process may serve another run after one that ended so: with a result or the tool's own error.
-pub(super) fn may_go_on_after(end: &End) -> bool {
-    match end {
-        // A result that does not fit the tool's schema is still one.
-        End::Returned(_) | End::Staged(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
-        End::Exited { .. }
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::NotCommitted(_)
-        | End::LeftToOperator(_)
-        | End::LimitReached(_)
-        | End::Aborted(_) => false,
-    }
-}
-
 /// The number of times that all waiting children were ended. A child of a run from an earlier epoch is not kept: what ended
 /// the others ends it as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -145,7 +128,7 @@ impl UsedChild {
     pub fn put_back(self, end: &End) {
         let Self { idle, key, mut child, served, epoch } = self;
         let limits = idle.limits;
-        let may_go_on = may_go_on_after(end) && served < limits.runs && !child.is_retired();
+        let may_go_on = end.is_answer() && served < limits.runs && !child.is_retired();
         if !may_go_on || !child.channel.shrink() {
             return;
         }

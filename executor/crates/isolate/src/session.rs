@@ -10,11 +10,10 @@
 
 use super::channel::FromChild;
 use super::error::ChildError;
-use super::reuse::{ReuseKey, UsedChild, may_go_on_after};
+use super::reuse::{ReuseKey, UsedChild};
 use super::supervisor::truncate;
 use super::zygote_handle::Child;
 use a2g_capability::{GrantView, Permit};
-use a2g_types::outcome::End;
 use a2g_types::tool::Contract;
 use std::io::Error;
 use std::time::Duration;
@@ -120,13 +119,6 @@ impl SessionProcess {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.child.is_alive()
-    }
-
-    /// The process after the end of its turn was settled as `end`. `None` if its session may not go on after
-    /// that end: it ends.
-    #[must_use]
-    pub fn after(self, end: &End) -> Option<Self> {
-        may_go_on_after(end).then_some(self)
     }
 
     /// Its memory in bytes: what is charged to its control group, or without one its resident memory that no

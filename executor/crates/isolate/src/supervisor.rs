@@ -15,7 +15,7 @@ use super::channel::{
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
 use super::relay::{CallService, Services, serve_child};
-use super::reuse::{Epoch, FolderId, IdleChildren, ReuseKey, UsedChild, may_go_on_after};
+use super::reuse::{Epoch, FolderId, IdleChildren, ReuseKey, UsedChild};
 use super::session::{
     KeptProcess, RefusedSession, SessionKey, SessionProcess, SessionRefusal, check_session,
 };
@@ -460,7 +460,7 @@ impl Supervisor {
                 let idle = Arc::clone(&self.idle);
                 KeptProcess::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
             }
-            (FurtherUse::Turns { key, .. }, Some(cpu)) if may_go_on_after(end) && child.channel.shrink() => {
+            (FurtherUse::Turns { key, .. }, Some(cpu)) if end.is_answer() && child.channel.shrink() => {
                 KeptProcess::Session(SessionProcess { key: key.clone(), child, turns: served, cpu })
             }
             (FurtherUse::None | FurtherUse::Turns { .. }, _) => KeptProcess::Nothing,

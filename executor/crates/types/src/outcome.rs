@@ -162,6 +162,24 @@ impl End {
         matches!(self, Self::LeftToOperator(_))
     }
 
+    /// `true` for a result, also one that does not fit the tool's schema, or the tool's own error. A process may
+    /// serve another run only after such an end.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        match self {
+            Self::Returned(_) | Self::Staged(_) | Self::ToolError { .. } | Self::ResultInvalid { .. } => true,
+            Self::Exited { .. }
+            | Self::ResultNotJson
+            | Self::Trapped(_)
+            | Self::NotStarted(_)
+            | Self::Crashed(_)
+            | Self::NotCommitted(_)
+            | Self::LeftToOperator(_)
+            | Self::LimitReached(_)
+            | Self::Aborted(_) => false,
+        }
+    }
+
     /// The status of this end.
     #[must_use]
     pub fn status(&self) -> Status {

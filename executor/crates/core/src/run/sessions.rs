@@ -414,7 +414,7 @@ impl SessionLease {
             Some(State::Idle(..)) | None => Some(SessionEnd::ProcessEnded),
         };
         drop(table);
-        let kept = process.and_then(|process| process.after(end)).filter(SessionProcess::is_alive);
+        let kept = process.filter(|process| end.is_answer() && process.is_alive());
         match (ended, kept) {
             (Some(reason), _) => self.ended(reason),
             (None, Some(process)) => {
@@ -423,7 +423,8 @@ impl SessionLease {
                 let state = SessionState::Kept { idle_seconds };
                 SessionTurn { handle: self.handle, turn: self.turn, state }
             }
-            (None, None) if is_answer(end) => self.ended(SessionEnd::ProcessEnded),
+            // After an answer, the turn is not the reason.
+            (None, None) if end.is_answer() => self.ended(SessionEnd::ProcessEnded),
             (None, None) => self.ended(SessionEnd::TurnFailed),
         }
     }
@@ -457,24 +458,6 @@ impl Drop for SessionLease {
         if is_own_turn {
             table.sessions.remove(&self.handle);
         }
-    }
-}
-
-/// `true` for a result or the tool's own error: if the session has ended then, the turn is not the reason.
-fn is_answer(end: &End) -> bool {
-    match end {
-        End::Returned(_) | End::ToolError { .. } | End::ResultInvalid { .. } => true,
-        // The changes of a session are never kept apart.
-        End::Staged(_)
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::NotCommitted(_)
-        | End::LeftToOperator(_)
-        | End::LimitReached(_)
-        | End::Aborted(_) => false,
     }
 }
 
