@@ -1,7 +1,7 @@
 //! The catalogue that calls find, which is replaced as a whole. A run keeps the one that it began with.
 
 use super::policies::Policies;
-use super::sessions::Sessions;
+use super::tool_sessions::ToolSessions;
 use crate::catalog::{Catalog, CatalogEntry, Preparing, Tool};
 use a2g_govern::check_caller_tools;
 use a2g_isolate::Isolate;
@@ -65,7 +65,7 @@ pub struct CurrentCatalog {
     changes: watch::Sender<()>,
     tool_changes: watch::Sender<()>,
     policies: Arc<Policies>,
-    sessions: Arc<Sessions>,
+    tool_sessions: Arc<ToolSessions>,
     clock: Arc<dyn Clock>,
 }
 
@@ -73,7 +73,7 @@ impl CurrentCatalog {
     pub(super) fn new(
         loaded: LoadedCatalog,
         policies: Arc<Policies>,
-        sessions: Arc<Sessions>,
+        tool_sessions: Arc<ToolSessions>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl CurrentCatalog {
             changes: watch::Sender::new(()),
             tool_changes: watch::Sender::new(()),
             policies,
-            sessions,
+            tool_sessions,
             clock,
         }
     }
@@ -123,7 +123,7 @@ impl CurrentCatalog {
         // No later call runs in it, and a stop would not reach its processes.
         previous.isolate.end_idle();
         let current = self.current();
-        self.sessions.end_changed(|tool| current.usable_tool(tool).map(|tool| tool.descriptor.digest));
+        self.tool_sessions.end_changed(|tool| current.usable_tool(tool).map(|tool| tool.descriptor.digest));
         self.changes.send_replace(());
         if is_changed {
             self.tool_changes.send_replace(());

@@ -53,9 +53,9 @@ mod refusal_log;
 mod refusals;
 mod reserved_claim;
 mod result_check;
-mod sessions;
 mod slots;
 mod subscribers;
+mod tool_sessions;
 mod trace;
 mod wait_records;
 mod waits;
@@ -77,9 +77,9 @@ pub use preview::{DecisionPreview, Previews, WaitingSummary};
 pub use query::{DeniedInFleet, IntentSignal, Queries};
 pub use questions::{ConsoleQuestion, Peers, QuestionEffect};
 pub use refusals::Refusals;
-pub use sessions::SessionSettings;
 pub use slots::Capacity;
 pub use subscribers::{RunIdentity, RunNotification};
+pub use tool_sessions::SessionSettings;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_govern::{AcceptUnsigned, Governor, Granter, IntentSignatures, Trust};
@@ -101,11 +101,11 @@ use open_intents::{OpenIntents, RestoredApprovals};
 use output::ExpectedOutput;
 use pending::{Pending, ReadState};
 use questions::Answers;
-use sessions::Sessions;
 use slots::Slots;
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
+use tool_sessions::ToolSessions;
 use waits::Waits;
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
@@ -180,7 +180,7 @@ struct Parts {
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     sessions: SessionTasks,
-    tool_sessions: Arc<Sessions>,
+    tool_sessions: Arc<ToolSessions>,
     egress: Option<Arc<Egress>>,
     clock: Arc<dyn Clock>,
 }
@@ -218,7 +218,7 @@ pub struct Executor {
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
     sessions: SessionTasks,
-    tool_sessions: Arc<Sessions>,
+    tool_sessions: Arc<ToolSessions>,
     clock: Arc<dyn Clock>,
 }
 
@@ -286,7 +286,7 @@ impl Parts {
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
         let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
         let answers = Arc::<Answers>::default();
-        let tool_sessions = Arc::new(Sessions::new(settings.sessions));
+        let tool_sessions = Arc::new(ToolSessions::new(settings.sessions));
         let catalogue = Arc::new(CurrentCatalog::new(
             loaded,
             Arc::clone(&policies),

@@ -9,8 +9,8 @@ use super::fleet::{FleetDenial, Node};
 use super::open_intents::{Kept, OpenIntents};
 use super::pending::Pending;
 use super::questions::Peers;
-use super::sessions::Sessions;
 use super::slots::Slots;
+use super::tool_sessions::ToolSessions;
 use super::wait_records::denial_fault;
 use super::waits::Waits;
 use super::{ExecutorSettings, IntentState, Parts, RunIdentity};
@@ -77,7 +77,7 @@ pub struct Queries {
     pending: Arc<Pending>,
     passing: Arc<Passing>,
     metrics: Arc<Metrics>,
-    tool_sessions: Arc<Sessions>,
+    tool_sessions: Arc<ToolSessions>,
     settings: Arc<ExecutorSettings>,
     clock: Arc<dyn Clock>,
 }

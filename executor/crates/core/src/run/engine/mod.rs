@@ -22,9 +22,9 @@ use super::policies::Policies;
 use super::query::Queries;
 use super::questions::Peers;
 use super::refusals::Refusals;
-use super::sessions::Sessions;
 use super::slots::Slots;
 use super::subscribers::Subscribers;
+use super::tool_sessions::ToolSessions;
 use super::waits::Waits;
 use super::{ExecutorSettings, Parts};
 use a2g_journal::IntentClaims;
@@ -63,7 +63,7 @@ pub struct Engine {
     claims: Arc<Claims>,
     output: ExpectedOutput,
     effects: Arc<EffectsFolder>,
-    tool_sessions: Arc<Sessions>,
+    tool_sessions: Arc<ToolSessions>,
 }
 
 impl Engine {

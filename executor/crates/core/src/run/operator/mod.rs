@@ -19,8 +19,8 @@ use super::policies::Policies;
 use super::preview::Previews;
 use super::questions::Peers;
 use super::refusals::Refusals;
-use super::sessions::Sessions;
 use super::slots::Slots;
+use super::tool_sessions::ToolSessions;
 use super::wait_records::EndOfWait;
 use super::waits::{EndedIntents, Waits};
 use super::{AgentFilter, CallFilter, Engine, ExecutorSettings, Parts, all_agents};
@@ -65,7 +65,7 @@ pub struct Operator {
     changes: Arc<ChangeSets>,
     claims: Arc<Claims>,
     call_store: Arc<CallStore>,
-    tool_sessions: Arc<Sessions>,
+    tool_sessions: Arc<ToolSessions>,
 }
 
 impl Operator {

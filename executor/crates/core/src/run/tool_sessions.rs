@@ -52,7 +52,7 @@ pub struct SessionSettings {
 }
 
 /// The sessions of an executor.
-pub(super) struct Sessions {
+pub(super) struct ToolSessions {
     settings: SessionSettings,
     table: Mutex<Table>,
 }
@@ -107,7 +107,7 @@ pub(super) struct OpenTurn {
     pub(super) session: SessionUse,
 }
 
-impl Sessions {
+impl ToolSessions {
     pub(super) fn new(settings: SessionSettings) -> Self {
         Self { settings, table: Mutex::default() }
     }
@@ -366,7 +366,7 @@ impl Sessions {
     }
 }
 
-async fn end_expired(sessions: Weak<Sessions>) {
+async fn end_expired(sessions: Weak<ToolSessions>) {
     while let Some(next) = sessions.upgrade().and_then(|sessions| sessions.end_expired()) {
         tokio::time::sleep_until(next).await;
     }
@@ -391,7 +391,7 @@ impl Owner {
 
 /// A turn's right to a session. The session ends when it is dropped, unless it is given back.
 pub(super) struct SessionLease {
-    sessions: Arc<Sessions>,
+    sessions: Arc<ToolSessions>,
     handle: SessionHandle,
     turn: u32,
     /// The process of the session, once the turn has ended and if the session goes on.
@@ -518,18 +518,18 @@ mod tests {
         }
     }
 
-    fn sessions() -> Arc<Sessions> {
+    fn sessions() -> Arc<ToolSessions> {
         let idle = Duration::from_secs(60);
-        Arc::new(Sessions::new(SessionSettings { max: 3, max_per_agent: 2, idle, max_memory_bytes: 40 }))
+        Arc::new(ToolSessions::new(SessionSettings { max: 3, max_per_agent: 2, idle, max_memory_bytes: 40 }))
     }
 
-    fn open(sessions: &Arc<Sessions>, agent: &str, bytes: u64) -> Result<SessionLease, BlockedBy> {
+    fn open(sessions: &Arc<ToolSessions>, agent: &str, bytes: u64) -> Result<SessionLease, BlockedBy> {
         let call = call(agent, "c", SessionRequest::New);
         reason(sessions.open(&call, owner(&call), bytes))
     }
 
     fn take(
-        sessions: &Arc<Sessions>,
+        sessions: &Arc<ToolSessions>,
         agent: &str,
         caller: &str,
         handle: SessionHandle,
