@@ -100,13 +100,6 @@ enum State {
     InLastTurn(SessionEnd),
 }
 
-/// The session of a run, and the lease that its turn has.
-pub(super) struct OpenTurn {
-    /// `None` for a run without a session.
-    pub(super) lease: Option<SessionLease>,
-    pub(super) session: SessionUse,
-}
-
 impl ToolSessions {
     pub(super) fn new(settings: SessionSettings) -> Self {
         Self { settings, table: Mutex::default() }
@@ -128,13 +121,16 @@ impl ToolSessions {
         let owner = Owner::of(call, session, tool);
         let table = self.table.lock();
         match session.request {
-            SessionRequest::Continue(handle) => match table.find(handle, &owner).map(|found| &found.state) {
-                Some(State::Idle(..)) => Ok(()),
-                Some(State::InTurn | State::InLastTurn(_)) => {
-                    Err(refusal(call, BlockedBy::SessionBusy, BUSY))
+            SessionRequest::Continue(handle) => {
+                let found = table.sessions.get(&handle).filter(|found| found.owner == owner);
+                match found.map(|found| &found.state) {
+                    Some(State::Idle(..)) => Ok(()),
+                    Some(State::InTurn | State::InLastTurn(_)) => {
+                        Err(refusal(call, BlockedBy::SessionBusy, BUSY))
+                    }
+                    None => Err(refusal(call, BlockedBy::SessionLost, LOST)),
                 }
-                None => Err(refusal(call, BlockedBy::SessionLost, LOST)),
-            },
+            }
             // Those that are to be ended may make room.
             SessionRequest::New => Ok(()),
         }
@@ -158,8 +154,8 @@ impl ToolSessions {
         Ok(())
     }
 
-    /// Opens the session that a call asks for, or takes the one that it continues, for one turn.
-    /// `has_own_changes` says that the file changes of the run are kept apart.
+    /// Opens the session that a call asks for, or takes the one that it continues, for one turn. `None` for a
+    /// call that asks for none.
     ///
     /// # Errors
     /// As for [`Self::check`]; [`Fault::Busy`] while the executor ends.
@@ -168,24 +164,21 @@ impl ToolSessions {
         call: &Call,
         tool: &Descriptor,
         grant: &Grant,
-        has_own_changes: bool,
-    ) -> Result<OpenTurn, Fault> {
-        let Some(session) = &call.session else {
-            return Ok(OpenTurn { lease: None, session: SessionUse::None });
-        };
+    ) -> Result<Option<SessionLease>, Fault> {
+        let Some(session) = &call.session else { return Ok(None) };
         self.check_tool(call, tool)?;
         // Before the session is taken, which goes on without this call.
-        if has_own_changes {
+        if !grant.effects().value.is_direct() {
             return Err(refused_session_fault(call, SessionRefusal::KeptApart));
         }
         let owner = Owner::of(call, session, tool);
         match session.request {
-            SessionRequest::New => self.open(call, owner, grant.memory().value.bytes()),
-            SessionRequest::Continue(handle) => self.take(call, handle, &owner),
+            SessionRequest::New => self.open(call, owner, grant.memory().value.bytes()).map(Some),
+            SessionRequest::Continue(handle) => self.take(call, handle, &owner).map(Some),
         }
     }
 
-    fn open(self: &Arc<Self>, call: &Call, owner: Owner, memory_bytes: u64) -> Result<OpenTurn, Fault> {
+    fn open(self: &Arc<Self>, call: &Call, owner: Owner, memory_bytes: u64) -> Result<SessionLease, Fault> {
         self.end_unusable();
         let mut table = self.table.lock();
         if let Phase::Closed = table.phase {
@@ -229,7 +222,7 @@ impl ToolSessions {
         }
         let handle = SessionHandle::random();
         table.sessions.insert(handle, Session { owner, memory_bytes, turns: 1, state: State::InTurn });
-        Ok(OpenTurn { lease: Some(self.lease(handle, 1)), session: SessionUse::Opens })
+        Ok(SessionLease { sessions: Arc::clone(self), handle, turn: 1, process: None })
     }
 
     /// What a caller may do that can open no other session.
@@ -245,15 +238,20 @@ impl ToolSessions {
         if named.is_empty() { others } else { format!("go on in one of yours ({named}), {others}") }
     }
 
-    fn take(self: &Arc<Self>, call: &Call, handle: SessionHandle, owner: &Owner) -> Result<OpenTurn, Fault> {
+    fn take(
+        self: &Arc<Self>,
+        call: &Call,
+        handle: SessionHandle,
+        owner: &Owner,
+    ) -> Result<SessionLease, Fault> {
         let mut table = self.table.lock();
         let found = table.sessions.get_mut(&handle).filter(|found| found.owner == *owner);
         let Some(session) = found else { return Err(refusal(call, BlockedBy::SessionLost, LOST)) };
         match std::mem::replace(&mut session.state, State::InTurn) {
             State::Idle(process, expires_at) if expires_at > timer_now() && process.is_alive() => {
                 session.turns = session.turns.saturating_add(1);
-                let lease = self.lease(handle, session.turns);
-                Ok(OpenTurn { lease: Some(lease), session: SessionUse::Continues(process) })
+                let turn = session.turns;
+                Ok(SessionLease { sessions: Arc::clone(self), handle, turn, process: Some(process) })
             }
             State::Idle(process, _expired) => {
                 table.sessions.remove(&handle);
@@ -267,10 +265,6 @@ impl ToolSessions {
                 Err(refusal(call, BlockedBy::SessionBusy, BUSY))
             }
         }
-    }
-
-    fn lease(self: &Arc<Self>, handle: SessionHandle, turn: u32) -> SessionLease {
-        SessionLease { sessions: Arc::clone(self), handle, turn, process: None }
     }
 
     /// Ends the sessions of the selected agents and tools: those that wait now, and the others after their
@@ -372,12 +366,6 @@ async fn end_expired(sessions: Weak<ToolSessions>) {
     }
 }
 
-impl Table {
-    fn find(&self, handle: SessionHandle, owner: &Owner) -> Option<&Session> {
-        self.sessions.get(&handle).filter(|found| found.owner == *owner)
-    }
-}
-
 impl Owner {
     fn of(call: &Call, session: &CallSession, tool: &Descriptor) -> Self {
         Self {
@@ -394,11 +382,16 @@ pub(super) struct SessionLease {
     sessions: Arc<ToolSessions>,
     handle: SessionHandle,
     turn: u32,
-    /// The process of the session, once the turn has ended and if the session goes on.
+    /// The process that the session has before the turn, or keeps after it. The run of the turn takes it.
     process: Option<Box<SessionProcess>>,
 }
 
 impl SessionLease {
+    /// The session for the run of this turn.
+    pub(super) fn begin(&mut self) -> SessionUse {
+        self.process.take().map_or(SessionUse::Opens, SessionUse::Continues)
+    }
+
     /// The turn of a session that has ended for this reason.
     pub(super) fn ended(&self, end: SessionEnd) -> SessionTurn {
         SessionTurn { handle: self.handle, turn: self.turn, state: SessionState::Ended(end) }
@@ -538,9 +531,9 @@ mod tests {
         reason(sessions.take(&call, handle, &owner(&call)))
     }
 
-    fn reason(turn: Result<OpenTurn, Fault>) -> Result<SessionLease, BlockedBy> {
+    fn reason(turn: Result<SessionLease, Fault>) -> Result<SessionLease, BlockedBy> {
         match turn {
-            Ok(turn) => Ok(turn.lease.unwrap()),
+            Ok(lease) => Ok(lease),
             Err(Fault::Refused { blocked_by, .. }) => Err(blocked_by),
             Err(fault) => panic!("{fault:?}"),
         }

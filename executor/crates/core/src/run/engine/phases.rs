@@ -16,7 +16,7 @@ use crate::run::open_intents::ActiveRun;
 use crate::run::output::OutputReservation;
 use crate::run::result_check::check_result;
 use crate::run::slots::{Place, RunSlot};
-use crate::run::tool_sessions::{OpenTurn, SessionLease, is_for_now, refused_session_fault};
+use crate::run::tool_sessions::{SessionLease, is_for_now, refused_session_fault};
 use crate::run::trace::Stopwatch;
 use crate::run::{Engine, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, TaskPersistence, trace};
 use a2g_capability::{Grant, GrantView, Permit};
@@ -81,20 +81,6 @@ impl ClaimedCall {
         self.admitted.check_expiry(self.engine.clock.now())
     }
 
-    /// Makes the parts that the run needs before its request: the folders for its file changes if these are
-    /// kept apart, and its session if it asks for one.
-    async fn stage(&self, permit: &Permit, shared_files: Option<CallTurn>) -> Result<Staged, Fault> {
-        let Self { engine, .. } = self;
-        let call = self.call();
-        let Some(tool) = self.loaded.usable_tool(&call.tool) else {
-            return Err(Fault::Internal("the tool of a claimed call is not in its catalogue".to_owned()));
-        };
-        let changes = engine.effects.stage(call, permit, shared_files, &engine.settings).await?;
-        let sessions = &engine.tool_sessions;
-        let turn = sessions.begin_turn(call, &tool.descriptor, permit.grant(), changes.is_some())?;
-        Ok(Staged { changes, turn })
-    }
-
     /// The run that is to be recorded as started. If it cannot run any more, only its end is recorded.
     async fn request_staged(
         &self,
@@ -117,13 +103,21 @@ impl ClaimedCall {
         }
     }
 
+    /// The request with what the run needs before it: the folders for its file changes if these are kept
+    /// apart, and its session if it asks for one.
     async fn try_request(
         &self,
         permit: Permit,
         shared_files: Option<CallTurn>,
     ) -> Result<RequestedRun, Fault> {
-        let Staged { mut changes, turn } = self.stage(&permit, shared_files).await?;
-        let OpenTurn { lease, session } = turn;
+        let Self { engine, .. } = self;
+        let call = self.call();
+        let Some(tool) = self.loaded.usable_tool(&call.tool) else {
+            return Err(Fault::Internal("the tool of a claimed call is not in its catalogue".to_owned()));
+        };
+        let mut changes = engine.effects.stage(call, &permit, shared_files, &engine.settings).await?;
+        let mut lease = engine.tool_sessions.begin_turn(call, &tool.descriptor, permit.grant())?;
+        let session = lease.as_mut().map_or(SessionUse::None, SessionLease::begin);
         match self.request(permit, changes.as_mut(), session) {
             Ok(request) => Ok(RequestedRun { request, changes, lease }),
             Err(RefusedSession { reason, process }) => {
@@ -131,7 +125,7 @@ impl ClaimedCall {
                 if let Some(lease) = lease {
                     lease.put_back(process);
                 }
-                Err(refused_session_fault(self.call(), reason))
+                Err(refused_session_fault(call, reason))
             }
         }
     }
@@ -225,17 +219,12 @@ fn answers_at_start(door: Door) -> bool {
     }
 }
 
-/// The parts that a run needs before its request.
-struct Staged {
-    /// `None` if each file change takes effect at once.
-    changes: Option<StagedChanges>,
-    turn: OpenTurn,
-}
-
 /// A run that may be recorded as started.
 struct RequestedRun {
     request: RunRequest,
+    /// `None` if each file change takes effect at once.
     changes: Option<StagedChanges>,
+    /// `None` for a run without a session.
     lease: Option<SessionLease>,
 }
 
