@@ -9,7 +9,7 @@ use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::{
     DeniedInFleet, Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents,
 };
-use a2g_http::conversations::{Conversation, ConversationSessions};
+use a2g_http::conversations::ConversationCall;
 use a2g_http::staged::wait_until_decided;
 use a2g_journal::JournalTask;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -78,16 +78,11 @@ fn end_record(
 pub(super) struct Follower {
     executor: Arc<Executor>,
     store: Arc<TaskStore>,
-    sessions: Arc<ConversationSessions>,
 }
 
 impl Follower {
-    pub(super) fn new(
-        executor: Arc<Executor>,
-        store: Arc<TaskStore>,
-        sessions: Arc<ConversationSessions>,
-    ) -> Self {
-        Self { executor, store, sessions }
+    pub(super) fn new(executor: Arc<Executor>, store: Arc<TaskStore>) -> Self {
+        Self { executor, store }
     }
 
     /// Runs a call in a tokio task of its own.
@@ -116,11 +111,7 @@ impl Follower {
     }
 
     async fn run_to_end(&self, handle: &Arc<TaskHandle>, accepted: AcceptedCall) {
-        // The reservation is kept until the end, or until the receipt is noted.
-        let AcceptedCall { call, opening: _opening } = accepted;
-        let request = call.session.as_ref().map(|session| session.request);
-        let of_session = Conversation::of_session(&call, &handle.record().task.context_id);
-        let conversation = of_session.as_ref();
+        let AcceptedCall { call, in_conversation } = accepted;
         let task = Arc::clone(handle);
         let clock = Arc::clone(self.executor.clock());
         let persistence =
@@ -130,22 +121,22 @@ impl Follower {
         // A claimed call belongs to the executor, so dropping this future does not cancel the run.
         let answer = tokio::select! {
             answer = self.executor.engine.handle_intent(call, sink) => answer,
-            _by = handle.wait_for_stop() => return self.await_end(handle, conversation).await,
+            _by = handle.wait_for_stop() => return self.await_end(handle, Some(&in_conversation)).await,
         };
         match answer {
             Ok(IntentAnswer { verdict, receipt: Some(receipt) }) => {
-                self.note_receipt(conversation, &receipt);
+                in_conversation.note_receipt(&receipt);
                 self.finish(handle, &receipt, Some(&verdict)).await;
                 self.follow_changes(handle, &receipt).await;
             }
             Ok(IntentAnswer { verdict, receipt: None }) => {
                 self.prompt(handle, &verdict).await;
-                self.await_end(handle, conversation).await;
+                self.await_end(handle, Some(&in_conversation)).await;
             }
             // The run has ended; the task ends once the journal has space for the receipt.
             Err(Fault::ReceiptPending { .. }) => {
                 handle.mark_waiting_for_space(self.executor.clock().now());
-                self.await_end(handle, conversation).await;
+                self.await_end(handle, Some(&in_conversation)).await;
             }
             // Another node may have cancelled it while it waited here.
             Err(fault @ Fault::Refused { blocked_by: BlockedBy::VerdictDenied, .. }) => {
@@ -155,24 +146,15 @@ impl Follower {
                 }
             }
             Err(fault) => {
-                if let Some(conversation) = conversation {
-                    self.sessions.note_fault(conversation, request, &fault);
-                }
+                in_conversation.note_fault(&fault);
                 self.fail(handle, &fault).await;
             }
         }
     }
 
-    /// Binds the session of a run to the conversation of its call.
-    fn note_receipt(&self, conversation: Option<&Conversation>, receipt: &Receipt) {
-        if let Some(conversation) = conversation {
-            self.sessions.note_receipt(conversation, receipt);
-        }
-    }
-
     /// Waits for the end of an intent that another process started, or whose run this future no longer drives.
-    /// `conversation` is that of a call with a session.
-    async fn await_end(&self, handle: &Arc<TaskHandle>, conversation: Option<&Conversation>) {
+    /// `in_conversation` is the call, if this process has accepted it.
+    async fn await_end(&self, handle: &Arc<TaskHandle>, in_conversation: Option<&ConversationCall>) {
         let outcome = tokio::select! {
             outcome = self.executor.queries.await_outcome(handle.id) => outcome,
             by = handle.wait_for_stop() => tokio::select! {
@@ -187,7 +169,9 @@ impl Follower {
         let directive_recorded = handle.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => {
-                self.note_receipt(conversation, &receipt);
+                if let Some(call) = in_conversation {
+                    call.note_receipt(&receipt);
+                }
                 self.finish(handle, &receipt, None).await;
                 drop(directive_recorded);
                 self.follow_changes(handle, &receipt).await;

@@ -104,16 +104,15 @@ pub async fn routers(
     let webhooks = poster.map(|poster| TaskWebhooks { poster, dialect });
     let store = Arc::new(TaskStore::new(Arc::clone(&executor), webhooks.clone()).await?);
     let push = Arc::new(Push::new(Arc::clone(&executor), Arc::clone(&store), webhooks));
-    let tool_sessions = Arc::new(ConversationSessions::new(Arc::clone(&executor)));
     let door = Arc::new(A2a {
         messages: Messages::new(
             Arc::clone(&executor),
             settings.door,
             Arc::clone(&store),
             Arc::clone(&push),
-            Arc::clone(&tool_sessions),
+            Arc::new(ConversationSessions::new(Arc::clone(&executor))),
         ),
-        follower: Arc::new(Follower::new(Arc::clone(&executor), Arc::clone(&store), tool_sessions)),
+        follower: Arc::new(Follower::new(Arc::clone(&executor), Arc::clone(&store))),
         other_nodes: Arc::new(OtherNodes::new(Arc::clone(&executor))),
         executor,
         dialect,

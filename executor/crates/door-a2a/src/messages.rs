@@ -5,7 +5,7 @@ use super::record::TaskRecord;
 use super::tasks::{TaskHandle, TaskStore};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
-use a2g_http::conversations::{Conversation, ConversationSessions, FoundSession, OpeningCall};
+use a2g_http::conversations::{Conversation, ConversationCall, ConversationSessions};
 use a2g_http::protocol::{DoorSettings, with_caller};
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
@@ -44,8 +44,7 @@ pub(super) struct AcceptedMessage {
 /// A call to run.
 pub(super) struct AcceptedCall {
     pub(super) call: Call,
-    /// The reservation of a call that opens the session of its conversation.
-    pub(super) opening: Option<OpeningCall>,
+    pub(super) in_conversation: ConversationCall,
 }
 
 /// Accepts messages in the name of the callers' agents.
@@ -136,9 +135,9 @@ impl Messages {
                     None => message.context_id.get_or_insert_with(|| IntentId::random().to_string()).clone(),
                 };
                 let conversation = Conversation::of(caller, &call, &context);
-                let found = self.sessions.find(&conversation, &call, asks_for_session)?;
-                let FoundSession { session, opening } = found;
-                Some(AcceptedCall { call: Call { session, ..call }, opening })
+                let in_conversation = self.sessions.find(conversation, &call, asks_for_session)?;
+                let call = Call { session: in_conversation.session(), ..call };
+                Some(AcceptedCall { call, in_conversation })
             }
         };
         let checked_call = call.as_ref().map(|accepted| &accepted.call);

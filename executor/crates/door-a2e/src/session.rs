@@ -17,7 +17,7 @@ use super::{A2eShared, PendingRequest};
 use a2g_core::run::{IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::{Caller, Credential};
 use a2g_http::auth::Unauthenticated;
-use a2g_http::conversations::{Conversation, ConversationSessions, FoundSession, OpeningCall};
+use a2g_http::conversations::{Conversation, ConversationSessions};
 use a2g_http::protocol::with_caller;
 use a2g_http::staged::staged_state;
 use a2g_runtime::timer_now;
@@ -453,13 +453,11 @@ impl Session {
     async fn run(self: &Arc<Self>, queued: Queued) {
         let Queued { req_id, call, streaming, conversation, asks_for_session } = queued;
         // Only now: the calls before it may have opened the session.
-        let FoundSession { session, opening } =
-            match self.tool_sessions.find(&conversation, &call, asks_for_session) {
-                Ok(found) => found,
-                Err(refusal) => return self.fail(Some(&req_id), &fault::to_error(&refusal)),
-            };
-        let request = session.as_ref().map(|session| session.request);
-        let call = Call { session, ..call };
+        let in_conversation = match self.tool_sessions.find(conversation, &call, asks_for_session) {
+            Ok(found) => found,
+            Err(refusal) => return self.fail(Some(&req_id), &fault::to_error(&refusal)),
+        };
+        let call = Call { session: in_conversation.session(), ..call };
         let intent = call.intent;
         let agent = call.agent.clone();
         let tool = call.tool.clone();
@@ -480,8 +478,8 @@ impl Session {
         };
         match answer {
             Ok(IntentAnswer { verdict: _, receipt: Some(receipt) }) => {
-                self.tool_sessions.note_answered(intent, request);
-                self.tool_sessions.note_receipt(&conversation, &receipt);
+                in_conversation.note_answered();
+                in_conversation.note_receipt(&receipt);
                 let state = staged_state(&self.shared.executor, &receipt).await;
                 let run = StagedRun { receipt: &receipt, state: state.as_ref() };
                 if streaming {
@@ -497,19 +495,19 @@ impl Session {
                 });
             }
             Ok(IntentAnswer { verdict, receipt: None }) => {
-                self.tool_sessions.note_answered(intent, request);
-                self.follow_opening(opening);
+                in_conversation.note_answered();
+                in_conversation.bind_at_end(&self.shared.executor);
                 let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
             Err(fault) => {
-                self.tool_sessions.note_fault(&conversation, request, &fault);
+                in_conversation.note_fault(&fault);
                 // The call ran, so that a repeat gets its receipt.
                 if let Fault::Failed(_) | Fault::LimitReached(..) | Fault::ReceiptPending { .. } = &fault {
-                    self.tool_sessions.note_answered(intent, request);
+                    in_conversation.note_answered();
                 }
                 if let Fault::ReceiptPending { .. } = &fault {
-                    self.follow_opening(opening);
+                    in_conversation.bind_at_end(&self.shared.executor);
                 }
                 let failure = call_failure(&fault, &tool, &self.shared.executor.catalogue.tools());
                 if let Fault::Internal(detail) = &fault {
@@ -517,15 +515,6 @@ impl Session {
                 }
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
-        }
-    }
-
-    /// Binds the session that a call opens, once the call has ended.
-    fn follow_opening(&self, opening: Option<OpeningCall>) {
-        if let Some(opening) = opening {
-            let executor = Arc::clone(&self.shared.executor);
-            let binding = async move { opening.bind_at_end(&executor).await };
-            self.shared.executor.sessions().spawn(binding);
         }
     }
 

@@ -35,21 +35,11 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// The conversation `name` in which a call with a session was made; `None` for a call without one.
-    #[must_use]
-    pub fn of_session(call: &Call, name: &str) -> Option<Self> {
-        call.session.as_ref().map(|session| Self::new(&session.caller, call, name))
-    }
-
     /// The conversation `name` of a caller, with the tool of a call.
     #[must_use]
     pub fn of(caller: &Caller, call: &Call, name: &str) -> Self {
-        Self::new(caller.name(), call, name)
-    }
-
-    fn new(caller: &str, call: &Call, name: &str) -> Self {
         Self {
-            caller: caller.to_owned(),
+            caller: caller.name().to_owned(),
             agent: call.agent.clone(),
             tool: call.tool.clone(),
             name: name.to_owned(),
@@ -63,20 +53,15 @@ pub struct ConversationSessions {
     bindings: Mutex<Bindings>,
 }
 
-/// The session in which a call of a conversation runs.
-pub struct FoundSession {
-    /// The session; `None` for a call without one.
-    pub session: Option<CallSession>,
-    /// The reservation of a call that opens the session of its conversation.
-    pub opening: Option<OpeningCall>,
-}
-
-/// A call that opens the session of its conversation. Until this is dropped, or the receipt is noted, other calls
-/// there are refused.
-pub struct OpeningCall {
+/// A call in its conversation, whose session it notes there. If it opens that session, other calls there are refused
+/// until this is dropped, or the receipt is noted.
+pub struct ConversationCall {
     sessions: Weak<ConversationSessions>,
     conversation: Conversation,
     intent: IntentId,
+    request: Option<SessionRequest>,
+    /// `true` if it has reserved the conversation, to open its session.
+    has_reserved: bool,
 }
 
 #[derive(Default)]
@@ -147,6 +132,14 @@ impl Bindings {
         self.opening.retain(|(opener, _)| *opener != intent);
     }
 
+    /// Binds the session of a run, and ends the reservation of its call.
+    fn note_receipt(&mut self, conversation: &Conversation, receipt: &Receipt) {
+        if let Some(turn) = &receipt.session {
+            self.bind(conversation, turn.handle);
+        }
+        self.release(receipt.intent);
+    }
+
     fn note_answered(&mut self, intent: IntentId, request: Option<SessionRequest>) {
         if self.answered.iter().any(|(answered, _)| *answered == intent) {
             return;
@@ -172,72 +165,81 @@ impl ConversationSessions {
     /// [`BlockedBy::SessionBusy`] while another call opens the session of the conversation.
     pub fn find(
         self: &Arc<Self>,
-        conversation: &Conversation,
+        conversation: Conversation,
         call: &Call,
         asks: Option<bool>,
-    ) -> Result<FoundSession, Fault> {
+    ) -> Result<ConversationCall, Fault> {
         let intent = call.intent;
-        let with_caller = |request| CallSession { request, caller: conversation.caller.clone() };
-        let found = self.bindings.lock().find(conversation, intent, asks);
-        match found {
-            Found::Request(request) => Ok(FoundSession { session: request.map(with_caller), opening: None }),
-            Found::Opens => Ok(FoundSession {
-                session: Some(with_caller(SessionRequest::New)),
-                opening: Some(OpeningCall {
-                    sessions: Arc::downgrade(self),
-                    conversation: conversation.clone(),
-                    intent,
-                }),
-            }),
+        let found = self.bindings.lock().find(&conversation, intent, asks);
+        let has_reserved = found == Found::Opens;
+        let request = match found {
+            Found::Request(request) => request,
+            Found::Opens => Some(SessionRequest::New),
             Found::Reserved => {
                 let refusals = &self.executor.refusals;
-                Err(refusals.refuse(Some(call), BlockedBy::SessionBusy, OPENING.to_owned()))
+                return Err(refusals.refuse(Some(call), BlockedBy::SessionBusy, OPENING.to_owned()));
             }
-        }
-    }
-
-    /// Notes the session in which a call ran. One that has ended stays bound, so that the next call is told.
-    pub fn note_receipt(&self, conversation: &Conversation, receipt: &Receipt) {
-        let mut bindings = self.bindings.lock();
-        if let Some(turn) = &receipt.session {
-            bindings.bind(conversation, turn.handle);
-        }
-        bindings.release(receipt.intent);
-    }
-
-    /// Notes the request of a call whose answer is stored, or will be: a repeat makes the same request.
-    pub fn note_answered(&self, intent: IntentId, request: Option<SessionRequest>) {
-        self.bindings.lock().note_answered(intent, request);
-    }
-
-    /// Notes the refusal of a call with this request: a session that is lost is bound no longer.
-    pub fn note_fault(&self, conversation: &Conversation, request: Option<SessionRequest>, fault: &Fault) {
-        if let Fault::Refused { blocked_by: BlockedBy::SessionLost, .. } = fault
-            && let Some(SessionRequest::Continue(handle)) = request
-        {
-            self.bindings.lock().unbind(conversation, handle);
-        }
+        };
+        Ok(ConversationCall { sessions: Arc::downgrade(self), conversation, intent, request, has_reserved })
     }
 }
 
-impl OpeningCall {
-    /// Waits for the end of the call, and binds its session. If the conversation's sessions have ended, this one ends
-    /// too.
-    pub async fn bind_at_end(self, executor: &Executor) {
+impl ConversationCall {
+    /// The session in which the call runs; `None` for a call without one.
+    #[must_use]
+    pub fn session(&self) -> Option<CallSession> {
+        self.request.map(|request| CallSession { request, caller: self.conversation.caller.clone() })
+    }
+
+    /// Notes the session in which the call ran. One that has ended stays bound, so that the next call is told.
+    pub fn note_receipt(&self, receipt: &Receipt) {
+        if let Some(sessions) = self.sessions.upgrade() {
+            sessions.bindings.lock().note_receipt(&self.conversation, receipt);
+        }
+    }
+
+    /// Notes that the answer to the call is stored, or will be: a repeat makes the same request.
+    pub fn note_answered(&self) {
+        if let Some(sessions) = self.sessions.upgrade() {
+            sessions.bindings.lock().note_answered(self.intent, self.request);
+        }
+    }
+
+    /// Notes the refusal of the call: a session that is lost is bound no longer.
+    pub fn note_fault(&self, fault: &Fault) {
+        if let Fault::Refused { blocked_by: BlockedBy::SessionLost, .. } = fault
+            && let Some(SessionRequest::Continue(handle)) = self.request
+            && let Some(sessions) = self.sessions.upgrade()
+        {
+            sessions.bindings.lock().unbind(&self.conversation, handle);
+        }
+    }
+
+    /// Binds the session that the call opens once the call has ended, in a task of its own. If the conversation's
+    /// sessions have ended by then, this one ends too.
+    pub fn bind_at_end(self, executor: &Arc<Executor>) {
+        if self.has_reserved {
+            executor.sessions().spawn(self.await_end(Arc::clone(executor)));
+        }
+    }
+
+    async fn await_end(self, executor: Arc<Executor>) {
         let outcome = executor.queries.await_outcome(self.intent).await;
         let Ok(Some(receipt)) = outcome else { return };
         let Conversation { caller, agent, .. } = &self.conversation;
         if let Some(sessions) = self.sessions.upgrade() {
-            sessions.note_receipt(&self.conversation, &receipt);
+            sessions.bindings.lock().note_receipt(&self.conversation, &receipt);
         } else if let Some(turn) = &receipt.session {
             executor.engine.end_session(turn.handle, agent, Some(caller));
         }
     }
 }
 
-impl Drop for OpeningCall {
+impl Drop for ConversationCall {
     fn drop(&mut self) {
-        if let Some(sessions) = self.sessions.upgrade() {
+        if self.has_reserved
+            && let Some(sessions) = self.sessions.upgrade()
+        {
             sessions.bindings.lock().release(self.intent);
         }
     }
