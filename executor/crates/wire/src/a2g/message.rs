@@ -31,6 +31,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+/// The pattern of a session's handle.
+pub(super) const HANDLE_PATTERN: &str = "^ses_[0-9a-f]{32}$";
+/// The pattern of a request for a session.
+pub(super) const SESSION_PATTERN: &str = "^(new|ses_[0-9a-f]{32})$";
+
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Intent")]
 pub(super) struct IntentMessage<'a> {
@@ -42,7 +47,7 @@ pub(super) struct IntentMessage<'a> {
     pub(super) context: Option<&'a Map<String, Value>>,
     /// The session in which the tool shall run: `new`, or the handle of one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^(new|ses_[0-9a-f]{32})$"))]
+    #[schemars(regex(pattern = SESSION_PATTERN))]
     pub(super) session: Option<String>,
 }
 
@@ -166,7 +171,7 @@ pub(super) struct ReportMessage<'a> {
 #[schemars(rename = "SessionTurn")]
 pub(super) struct SessionMessage {
     /// The handle, for `session` of the next call.
-    #[schemars(regex(pattern = "^ses_[0-9a-f]{32}$"))]
+    #[schemars(regex(pattern = HANDLE_PATTERN))]
     pub(super) handle: String,
     /// The number of the turn, from 1.
     #[schemars(range(min = 1))]

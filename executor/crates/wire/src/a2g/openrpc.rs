@@ -9,6 +9,7 @@
 
 mod schemas;
 
+use super::message::{HANDLE_PATTERN, SESSION_PATTERN};
 use super::schema::names;
 use crate::listing::{Listing, MAX_QUERY_BYTES};
 use crate::stubs::Language;
@@ -133,7 +134,7 @@ fn run_methods() -> Vec<MethodDescription> {
             summary: "Ends a session of the caller; a turn that runs goes on, and is its last",
             params: vec![
                 required_param("agent_did", schema_ref("AgentDid")),
-                required_param("session", json!({ "type": "string", "pattern": "^ses_[0-9a-f]{32}$" })),
+                required_param("session", json!({ "type": "string", "pattern": HANDLE_PATTERN })),
             ],
             result: result_schema("SessionEnded"),
             errors: &["PolicyViolation"],
@@ -261,7 +262,7 @@ fn governor_methods() -> Vec<MethodDescription> {
 
 /// The session in which a tool shall run.
 fn session_param() -> Value {
-    optional_param("session", json!({ "type": ["string", "null"], "pattern": "^(new|ses_[0-9a-f]{32})$" }))
+    optional_param("session", json!({ "type": ["string", "null"], "pattern": SESSION_PATTERN }))
 }
 
 /// The digest of file changes.
