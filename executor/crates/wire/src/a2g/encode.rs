@@ -540,9 +540,8 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
 }
 
 /// The member `session` of a report, for messages of other protocols; `None` for a run without one.
-#[must_use]
-pub fn session_turn(receipt: &Receipt) -> Option<Box<RawValue>> {
-    receipt.session.as_ref().map(|turn| to_raw(&session_message(turn)))
+pub(crate) fn session_turn(receipt: &Receipt) -> Option<Value> {
+    receipt.session.as_ref().and_then(|turn| serde_json::to_value(session_message(turn)).ok())
 }
 
 fn session_message(session: &SessionTurn) -> message::SessionMessage {
