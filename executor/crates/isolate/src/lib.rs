@@ -328,19 +328,17 @@ impl Isolate {
         prepared: Option<PreparedChild>,
         execution: &Execution,
     ) -> (Outcome, KeptProcess) {
+        let not_started = |reason| {
+            (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), KeptProcess::Nothing)
+        };
         let end = match (request.assigned, &self.supervisor) {
             (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(*job, prepared, execution).await,
             (AssignedRun::Inline(artifact, permit, arguments), _) => (
                 self.inline.run(artifact, *permit, Input::Arguments(arguments), execution).await,
                 KeptProcess::Nothing,
             ),
-            (AssignedRun::Process(_), None) => {
-                let end = End::NotStarted(NOT_LOADED.to_owned());
-                (execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing)
-            }
-            (AssignedRun::Unavailable(reason), _) => {
-                (execution.outcome(End::NotStarted(reason), self.clock.monotonic()), KeptProcess::Nothing)
-            }
+            (AssignedRun::Process(_), None) => not_started(NOT_LOADED.to_owned()),
+            (AssignedRun::Unavailable(reason), _) => not_started(reason),
         };
         execution.network().close();
         end

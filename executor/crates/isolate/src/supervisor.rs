@@ -224,8 +224,7 @@ impl Supervisor {
             let result = self.run_turn(*process, &request, execution).await;
             // It cannot be repeated in another child, which would have an empty store.
             return result.unwrap_or_else(|error| {
-                let end = End::Crashed(error.to_string());
-                (execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing)
+                self.end_without_process(execution, End::Crashed(error.to_string()))
             });
         }
         let mut last_error = String::new();
@@ -245,7 +244,7 @@ impl Supervisor {
                 "a child ended before its guest began"
             );
         }
-        (execution.outcome(End::Crashed(last_error), self.clock.monotonic()), KeptProcess::Nothing)
+        self.end_without_process(execution, End::Crashed(last_error))
     }
 
     /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
@@ -307,15 +306,18 @@ impl Supervisor {
         process.child.channel.set_receive_limit(max_report_bytes(execution.grant()));
         tokio::select! {
             idle = process.wait_idle() => idle?,
-            stop = await_stop(execution) => {
-                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing));
-            }
+            stop = await_stop(execution) => return Ok(self.end_without_process(execution, stop.into())),
         }
         let (relay, socket) = start_relay(execution)?;
         let SessionProcess { child, turns, cpu, .. } = process;
         let earlier = EarlierRuns::Turns { count: turns, cpu, socket };
         let prepared = PreparedChild { child, earlier, _relay: relay };
         self.supervise(prepared, request, execution).await
+    }
+
+    /// The end of a run of which no process is left.
+    fn end_without_process(&self, execution: &Execution, end: End) -> GuestEnd {
+        (execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing)
     }
 
     /// Runs the job in a reused child, or else in one that waits or is forked now. Fails with the reason if the guest never
@@ -337,7 +339,7 @@ impl Supervisor {
                     }
                     OperatorReason::Aborted(reason) => End::Aborted(reason),
                 };
-                return Ok((execution.outcome(end, self.clock.monotonic()), KeptProcess::Nothing));
+                return Ok(self.end_without_process(execution, end));
             }
         };
         let (relay, socket) = start_relay(execution)?;
@@ -345,9 +347,7 @@ impl Supervisor {
             prepared = child.assign(refill, request, execution.grant(), relay, socket) => {
                 self.supervise(prepared?, request, execution).await
             }
-            stop = await_stop(execution) => {
-                Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing))
-            }
+            stop = await_stop(execution) => Ok(self.end_without_process(execution, stop.into())),
         }
     }
 
@@ -369,9 +369,7 @@ impl Supervisor {
         let has_own_peak = earlier_runs == 0 || reset_peak_resident(child.pid).await;
         tokio::select! {
             begun = begin_child(&child, earlier, request) => begun?,
-            stop = await_stop(execution) => {
-                return Ok((execution.outcome(stop.into(), self.clock.monotonic()), KeptProcess::Nothing));
-            }
+            stop = await_stop(execution) => return Ok(self.end_without_process(execution, stop.into())),
         }
         let mut report = None;
         let end = loop {
