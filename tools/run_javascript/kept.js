@@ -1,4 +1,4 @@
-// What a program declares at its top level is there for the next program of a session, as in a console.
+// The declarations at the top level of a program are there for the next program of a session, as in a console.
 //
 // A program is the body of a function, so its declarations are no properties of `globalThis`. They become such when the
 // next program begins: with accessors, so that functions of both programs see the same variable.

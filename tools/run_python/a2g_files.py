@@ -313,16 +313,16 @@ class Entry:
     """An entry of `os.scandir`."""
 
     def __init__(self, folder, name):
-        self.name, self.path, self.at = name, os.path.join(folder, name), os.path.join(folder, name)
+        self.name, self.path = name, os.path.join(folder, name)
 
     def __fspath__(self):
         return self.path
 
     def is_dir(self, *, follow_symlinks=True):
-        return self.at in folders
+        return self.path in folders
 
     def is_file(self, *, follow_symlinks=True):
-        return self.at in contents
+        return self.path in contents
 
     def is_symlink(self):
         return False
@@ -331,14 +331,14 @@ class Entry:
         return False
 
     def stat(self, *, follow_symlinks=True):
-        return describe(self.at)
+        return describe(self.path)
 
     def inode(self):
         return self.stat().st_ino
 
 
 class Entries:
-    """What `os.scandir` returns."""
+    """The iterator that `os.scandir` returns."""
 
     def __init__(self, entries):
         self.entries = iter(entries)

@@ -16,13 +16,18 @@ import sys
 import traceback
 import types
 
+import a2g_json
+
 # The names by which tracebacks tell the programs of a session apart.
 FIRST_PROGRAM = "program.py"
 PROGRAM_NAME = re.compile(r"program(-\d+)?\.py")
-# More than the functions of the last programs are seldom in a traceback.
+# The number of programs whose source a traceback shows. Functions of older ones are seldom in it.
 MAX_SOURCES = 50
 # More than the executor accepts unless the operator raises its limit.
 MAX_STDOUT_BYTES = 8 << 20
+# The executor takes no longer text at once: a longer result would end the run without the name of a limit.
+MAX_RESULT_BYTES = 16 << 20
+TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
@@ -55,6 +60,9 @@ class Failure(Exception):
         self.code = code
         self.message = message
         self.detail = detail
+
+    def detail_text(self):
+        return None if self.detail is None else json.dumps(self.detail, ensure_ascii=False)
 
 
 class Captured(io.BufferedIOBase):
@@ -122,6 +130,21 @@ def run(code, given, tools, error_type):
     except BaseException as error:
         raise python_error(error, error_type) from None
     return value, captured.text()
+
+
+def result_text(value, stdout, send_artifacts):
+    """The result of a call as JSON. `send_artifacts` returns names, and is called when the value is known to be JSON."""
+    try:
+        parts = [f'"result": {a2g_json.encode(value, "result")}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
+    except a2g_json.NotJson as error:
+        raise Failure("result_not_json", str(error) + printed(), None) from None
+    names = send_artifacts()
+    if names:
+        parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
+    text = f"{{{', '.join(parts)}}}"
+    if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
+        raise Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
+    return text
 
 
 def program_name(number):

@@ -8,7 +8,6 @@ import sys
 import a2g_about
 import a2g_artifacts
 import a2g_files
-import a2g_json
 import a2g_packages
 import a2g_program
 import a2g_stdlib
@@ -38,10 +37,6 @@ SCHEMA = {
     "required": ["code"],
     "additionalProperties": False,
 }
-# The executor takes no longer text at once: a longer result would end the run without the name of a limit.
-MAX_RESULT_BYTES = 16 << 20
-MAX_BYTES_OF_A_CHAR = 4
-TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
 WARM_UPS = 8
 WARM_UP = """
 def add(numbers, *, more=1):
@@ -65,11 +60,7 @@ class WitWorld(wit_world.WitWorld):
         try:
             return run(json.loads(arguments))
         except a2g_program.Failure as failure:
-            detail = json.dumps(failure.detail, ensure_ascii=False)
-            raise Err(ToolError(failure.code, failure.message, detail)) from None
-        except a2g_json.NotJson as error:
-            message = str(error) + a2g_program.printed()
-            raise Err(ToolError("result_not_json", message, None)) from None
+            raise Err(ToolError(failure.code, failure.message, failure.detail_text())) from None
 
 
 TOOLS = a2g_tools.Tools(calls, Err)
@@ -81,16 +72,9 @@ def run(arguments):
         random.seed()
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
-        parts = [f'"result": {a2g_json.encode(value, "result")}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
-        names = a2g_artifacts.send(host.artifact, Err)
-        if names:
-            parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
-        text = f"{{{', '.join(parts)}}}"
+        return a2g_program.result_text(value, stdout, lambda: a2g_artifacts.send(host.artifact, Err))
     except MemoryError:
         raise a2g_program.no_memory() from None
-    if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
-        raise a2g_program.Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
-    return text
 
 
 def warm_up():

@@ -23,10 +23,6 @@ numpy, pandas, scipy, sklearn, statsmodels, matplotlib, seaborn, PIL, lxml, open
 NEEDS_NETWORK = {"ssl", "_ssl", "_socket", "requests", "httpx", "aiohttp", "urllib3"}
 NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty"}
 PICTURES = {"gif", "jpeg", "jpg", "pdf", "png", "svg", "webp"}
-# The executor takes no longer text at once: a longer result would end the run without the name of a limit.
-MAX_RESULT_BYTES = 16 << 20
-MAX_BYTES_OF_A_CHAR = 4
-TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
 
 
 class Missing:
@@ -90,7 +86,7 @@ def refuse_threads(*_, **__):
 
 
 def prepare():
-    """What all calls have in common. It runs when the tool is made, with a fixed clock and fixed random bytes."""
+    """The part that all calls have in common. It runs when the tool is made, with a fixed clock and fixed random bytes."""
     import _thread
 
     _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse_threads
@@ -145,9 +141,7 @@ def main():
     try:
         result = run(json.loads(a2g_door.arguments()))
     except a2g_program.Failure as failure:
-        a2g_door.fail(failure.code, failure.message, json.dumps(failure.detail, ensure_ascii=False))
-    except a2g_json.NotJson as error:
-        a2g_door.fail("result_not_json", str(error) + a2g_program.printed(), None)
+        a2g_door.fail(failure.code, failure.message, failure.detail_text())
     except a2g_door.Err as error:
         a2g_door.fail(error.value.code, error.value.message, error.value.detail)
     else:
@@ -166,22 +160,19 @@ def run(arguments):
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
         save_figures()
-        result = a2g_json.encode(None if is_drawing(value) else plain_or_same(value), "result")
-        parts = [f'"result": {result}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
-        names = a2g_artifacts.send(a2g_door.artifact, a2g_door.Err)
-        close_figures()
-        if names:
-            parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
+        return a2g_program.result_text(None if is_drawing(value) else plain_or_same(value), stdout, send_artifacts)
     except MemoryError:
         raise a2g_program.no_memory() from None
-    except (a2g_door.Err, a2g_json.NotJson, a2g_program.Failure):
+    except (a2g_door.Err, a2g_program.Failure):
         raise
     except Exception as error:
         raise failure_of(error) from None
-    text = f"{{{', '.join(parts)}}}"
-    if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
-        raise a2g_program.Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
-    return text
+
+
+def send_artifacts():
+    names = a2g_artifacts.send(a2g_door.artifact, a2g_door.Err)
+    close_figures()
+    return names
 
 
 def failure_of(error):
