@@ -160,17 +160,17 @@ fn parse(name: &str, text: &str) -> Result<Value, Failure> {
 
 fn from_options(schema: &Value, words: &[String], input: impl Fn() -> String) -> Result<Value, Failure> {
     let mut arguments = serde_json::Map::new();
-    let mut rest = words;
-    while let Some((word, after)) = rest.split_first() {
+    let mut rest = words.iter().peekable();
+    while let Some(word) = rest.next() {
         let named = word.strip_prefix("--").filter(|named| !named.is_empty());
         let option =
             named.ok_or_else(|| Failure::Usage(format!("`{word}` is no option: write --argument value")))?;
-        let (written, text, others) = match (option.split_once('='), after.split_first()) {
-            (Some((written, text)), _) => (written, Some(text), after),
-            (None, Some((text, others))) if !text.starts_with("--") => (option, Some(text.as_str()), others),
-            (None, _) => (option, None, after),
-        };
-        let name = property_name(schema, written);
+        let assigned = option.split_once('=');
+        let text = assigned.map(|(_, text)| text).or_else(|| {
+            let next = rest.next_if(|word| !word.starts_with("--"));
+            next.map(String::as_str)
+        });
+        let name = property_name(schema, assigned.map_or(option, |(name, _)| name));
         let property = schema.get("properties").and_then(|properties| properties.get(&name));
         let value = match text {
             None => Value::Bool(true),
@@ -178,7 +178,6 @@ fn from_options(schema: &Value, words: &[String], input: impl Fn() -> String) ->
             Some(text) => value(property, text),
         };
         add_argument(&mut arguments, name, value, takes(property, "array"));
-        rest = others;
     }
     Ok(Value::Object(arguments))
 }

@@ -266,8 +266,8 @@ impl FileSystemExt for Files {}
 
 #[async_trait]
 impl FileSystem for Files {
-    async fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
-        let path = normalize_path(path);
+    async fn read_file(&self, given: &Path) -> Result<Vec<u8>> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, read(&path)),
             Place::Memory(memory) => memory.read_file(&path).await,
@@ -276,8 +276,8 @@ impl FileSystem for Files {
         }
     }
 
-    async fn write_file(&self, path: &Path, content: &[u8]) -> Result<()> {
-        let path = normalize_path(path);
+    async fn write_file(&self, given: &Path, content: &[u8]) -> Result<()> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, fs::write(&path, content)),
             Place::Memory(memory) => memory.write_file(&path, content).await,
@@ -286,8 +286,8 @@ impl FileSystem for Files {
         }
     }
 
-    async fn append_file(&self, path: &Path, content: &[u8]) -> Result<()> {
-        let path = normalize_path(path);
+    async fn append_file(&self, given: &Path, content: &[u8]) -> Result<()> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, append(&path, content)),
             Place::Memory(memory) => memory.append_file(&path, content).await,
@@ -296,19 +296,18 @@ impl FileSystem for Files {
         }
     }
 
-    async fn mkdir(&self, path: &Path, recursive: bool) -> Result<()> {
-        let path = normalize_path(path);
+    async fn mkdir(&self, given: &Path, recursive: bool) -> Result<()> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, make_folder(&path, recursive)),
             Place::Memory(memory) => memory.mkdir(&path, recursive).await,
             Place::Above if recursive => Ok(()),
-            Place::Above => self.at(&path, Err(ErrorKind::AlreadyExists.into())),
-            Place::Device(_) => self.at(&path, Err(ErrorKind::AlreadyExists.into())),
+            Place::Above | Place::Device(_) => self.at(&path, Err(ErrorKind::AlreadyExists.into())),
         }
     }
 
-    async fn remove(&self, path: &Path, recursive: bool) -> Result<()> {
-        let path = normalize_path(path);
+    async fn remove(&self, given: &Path, recursive: bool) -> Result<()> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => {
                 self.modes().remove(&path);
@@ -320,8 +319,8 @@ impl FileSystem for Files {
     }
 
     /// The metadata of the path itself: bashkit follows links above this layer.
-    async fn stat(&self, path: &Path) -> Result<Metadata> {
-        let path = normalize_path(path);
+    async fn stat(&self, given: &Path) -> Result<Metadata> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, self.metadata(&path)),
             Place::Memory(memory) => memory.stat(&path).await,
@@ -330,8 +329,8 @@ impl FileSystem for Files {
         }
     }
 
-    async fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
-        let path = normalize_path(path);
+    async fn read_dir(&self, given: &Path) -> Result<Vec<DirEntry>> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, list(&path)),
             Place::Memory(memory) => memory.read_dir(&path).await,
@@ -377,8 +376,8 @@ impl FileSystem for Files {
         self.write_file(&target, &content).await
     }
 
-    async fn symlink(&self, target: &Path, link: &Path) -> Result<()> {
-        let link = normalize_path(link);
+    async fn symlink(&self, target: &Path, given: &Path) -> Result<()> {
+        let link = normalize_path(given);
         match self.place(&link) {
             Place::Memory(memory) => memory.symlink(target, &link).await,
             Place::Sandbox | Place::Above | Place::Device(_) => {
@@ -388,8 +387,8 @@ impl FileSystem for Files {
         }
     }
 
-    async fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        let path = normalize_path(path);
+    async fn read_link(&self, given: &Path) -> Result<PathBuf> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Sandbox => self.at(&path, fs::read_link(&path)),
             Place::Memory(memory) => memory.read_link(&path).await,
@@ -397,8 +396,8 @@ impl FileSystem for Files {
         }
     }
 
-    async fn chmod(&self, path: &Path, mode: u32) -> Result<()> {
-        let path = normalize_path(path);
+    async fn chmod(&self, given: &Path, mode: u32) -> Result<()> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Memory(memory) => memory.chmod(&path, mode).await,
             Place::Sandbox => {
@@ -412,8 +411,8 @@ impl FileSystem for Files {
         }
     }
 
-    async fn set_modified_time(&self, path: &Path, time: SystemTime) -> Result<()> {
-        let path = normalize_path(path);
+    async fn set_modified_time(&self, given: &Path, time: SystemTime) -> Result<()> {
+        let path = normalize_path(given);
         match self.place(&path) {
             Place::Memory(memory) => memory.set_modified_time(&path, time).await,
             Place::Sandbox => {

@@ -136,9 +136,10 @@ fn check_syntax(script: &str) -> Result<(), ToolError> {
 /// The range with which a text begins that was after a `{`, if bashkit would leave it as it is, without a
 /// message.
 fn large_range(text: &str) -> Option<&str> {
-    let (range, _) = text.split_once('}')?;
+    let range = text.split_once('}')?.0;
     let mut ends = range.split("..").map(str::parse::<i64>);
-    let (Some(Ok(first)), Some(Ok(last))) = (ends.next(), ends.next()) else { return None };
+    let first = ends.next()?.ok()?;
+    let last = ends.next()?.ok()?;
     let step = ends.next().and_then(Result::ok).map_or(1, |step| step.unsigned_abs().max(1));
     (first.abs_diff(last) / step >= MAX_RANGE).then_some(range)
 }
