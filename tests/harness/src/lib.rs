@@ -56,6 +56,7 @@ mod stdio;
 mod strace;
 mod transport;
 mod wall_clock;
+mod web;
 mod web_socket;
 
 pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake};
@@ -87,6 +88,7 @@ pub use stdio::StdioClient;
 pub use strace::{has_strace, trace, under, under_strace};
 pub use transport::MessageTransport;
 pub use wall_clock::WallClock;
+pub use web::Web;
 pub use web_socket::WebSocketClient;
 
 use std::io::Write as _;

@@ -55,6 +55,14 @@ pub fn execute(tool: &str, arguments: Value) -> Value {
     approved(intent(tool, arguments), &manifest())
 }
 
+/// As [`execute`], with so much memory in MB and so much time in seconds.
+pub fn execute_within(tool: &str, arguments: Value, memory_mb: u64, seconds: u64) -> Value {
+    let mut grant = manifest();
+    grant["max_memory_mb"] = json!(memory_mb);
+    grant["timeout_seconds"] = json!(seconds);
+    approved(intent(tool, arguments), &grant)
+}
+
 /// The id of the intent in the params of `a2g/execute`.
 pub fn id_of(execute: &Value) -> String {
     execute["intent"]["intent_id"].as_str().expect("an id").to_owned()

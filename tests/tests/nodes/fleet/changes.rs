@@ -4,50 +4,13 @@ use super::elsewhere::{Nodes, ask};
 use harness::methods::write;
 use harness::*;
 use serde_json::{Value, json};
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A tool that sends the requests of its arguments.
 const SENDS: &str = "hostile_http";
-
-/// A web server that answers only once it is told to.
-struct LateWeb {
-    port: u16,
-    /// The number of requests that have arrived.
-    arrived: Arc<AtomicUsize>,
-    may_answer: Arc<AtomicBool>,
-}
-
-impl LateWeb {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let web = Self {
-            port: listener.local_addr().unwrap().port(),
-            arrived: Arc::default(),
-            may_answer: Arc::default(),
-        };
-        let arrived = Arc::clone(&web.arrived);
-        let may_answer = Arc::clone(&web.may_answer);
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let mut head = Vec::new();
-                let mut byte = [0];
-                while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
-                    head.push(byte[0]);
-                }
-                arrived.fetch_add(1, Ordering::SeqCst);
-                while !may_answer.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                let _gone = stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n");
-            }
-        });
-        web
-    }
-}
 
 #[test]
 fn another_node_names_the_one_that_has_the_changes() {
@@ -90,7 +53,14 @@ fn another_node_names_the_one_that_has_the_changes() {
 /// aborted.
 #[test]
 fn a_node_that_has_lost_its_lease_while_it_sends_begins_no_request() {
-    let web = LateWeb::start();
+    let may_answer = Arc::<AtomicBool>::default();
+    let is_told = Arc::clone(&may_answer);
+    let web = Web::start(move |mut stream, _| {
+        while !is_told.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _gone = stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n");
+    });
     let catalogue =
         Catalogue::empty().add(Tool::typed_bytes(SENDS, guest(SENDS)).network().effects("staged"));
     let started = Nodes::start_with(|_, options| {
@@ -99,12 +69,11 @@ fn a_node_that_has_lost_its_lease_while_it_sends_begins_no_request() {
             .set("ceilings.network_allowed", true)
             .set("ceilings.held_requests", 2)
             .set("network.allowed_domains", json!(["web.test"]))
-            .set("network.allowed_addresses", json!([format!("127.0.0.1:{}", web.port)]))
+            .set("network.allowed_addresses", json!([web.address()]))
             .set("network.hosts", json!({ "web.test": ["127.0.0.1"] }))
     });
     let Some(mut nodes) = started else { return };
-    let authority = format!("web.test:{}", web.port);
-    let request = json!({ "authority": authority, "method": "POST", "path": "/", "body": "" });
+    let request = web.post("/", "");
     let arguments = json!({ "write": [["/workspace/made.txt", "made"]], "requests": [request, request] });
     let mut limits = manifest();
     limits["network_allowed"] = json!(true);
@@ -116,10 +85,10 @@ fn a_node_that_has_lost_its_lease_while_it_sends_begins_no_request() {
     let address = nodes.one.address();
     let token = nodes.approver.clone();
     let commit = std::thread::spawn(move || HttpClient::ask_as(address, &token, "a2g/commit", &params));
-    eventually("the first request arrives", || (web.arrived.load(Ordering::SeqCst) == 1).then_some(()));
+    eventually("the first request arrives", || (web.requests().len() == 1).then_some(()));
     nodes.one.process().pause();
     nodes.fleet.wait_for(nodes.two.home(), "one", |node| node["taken_over_by"] == "two");
-    web.may_answer.store(true, Ordering::SeqCst);
+    may_answer.store(true, Ordering::SeqCst);
     nodes.one.process().resume();
     let answer = commit.join().unwrap().expect("an answer");
     let decision = result(&answer);
@@ -128,5 +97,5 @@ fn a_node_that_has_lost_its_lease_while_it_sends_begins_no_request() {
     assert_eq!(ends[1]["outcome"], "failed", "{answer}");
     assert!(ends[1]["reason"].as_str().is_some_and(|reason| reason.contains("lease")), "{answer}");
     assert_eq!(nodes.one.file("made.txt").as_deref(), Some("made"));
-    assert_eq!(web.arrived.load(Ordering::SeqCst), 1);
+    assert_eq!(web.requests().len(), 1);
 }

@@ -3,12 +3,12 @@
 use super::{Act, BEFORE, StagedFixture, StagedRun, decided, entries};
 use harness::callers::rpc;
 use harness::{
-    AGENT, HttpClient, Options, Tool, approved, error, eventually, guest, intent, manifest, result, times,
+    AGENT, HttpClient, Options, Tool, Web, approved, error, eventually, guest, intent, manifest, result,
+    times,
 };
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const TOOL: &str = "hostile_http";
@@ -22,40 +22,7 @@ const SLOW_TIME: Duration = Duration::from_secs(2);
 const ENDLESS_HEAD: &str = "/endless-head";
 const ENDLESS_BODY: &str = "/endless-body";
 
-/// A web server that answers with 201.
-struct Web {
-    port: u16,
-    requests: Arc<Mutex<Vec<String>>>,
-}
-
-impl Web {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let requests = Arc::<Mutex<Vec<String>>>::default();
-        let seen = Arc::clone(&requests);
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let request = read_request(&mut stream);
-                seen.lock().unwrap().push(request.clone());
-                std::thread::spawn(move || answer(stream, &request));
-            }
-        });
-        Self { port, requests }
-    }
-
-    fn requests(&self) -> Vec<String> {
-        self.requests.lock().unwrap().clone()
-    }
-
-    /// A request to this server, as an argument of the tool.
-    fn post(&self, path: &str, body: &str) -> Value {
-        let authority = format!("web.test:{}", self.port);
-        let fields = json!([["x-secret", "hunter2"]]);
-        json!({ "authority": authority, "method": "POST", "path": path, "fields": fields, "body": body })
-    }
-}
-
+/// Answers with 201, unless the path is one of those above.
 fn answer(mut stream: TcpStream, request: &str) {
     let is_for = |path: &str| request.contains(path);
     let begin = if is_for(SILENT) {
@@ -81,19 +48,6 @@ fn answer(mut stream: TcpStream, request: &str) {
     }
 }
 
-/// The head of a request with its body.
-fn read_request(stream: &mut TcpStream) -> String {
-    let mut request = String::new();
-    let mut byte = [0];
-    while !request.ends_with("\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
-        request.push(byte[0].into());
-    }
-    let length = request.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
-    let _cut = stream.read_exact(&mut body);
-    request + &String::from_utf8_lossy(&body)
-}
-
 /// An executor that holds so many requests of a run.
 fn start(web: &Web, held: u64) -> StagedFixture {
     start_with(web, held, |options| options)
@@ -106,7 +60,7 @@ fn start_with(web: &Web, held: u64, set: impl FnOnce(Options) -> Options) -> Sta
             .set("ceilings.network_allowed", true)
             .set("ceilings.held_requests", held)
             .set("network.allowed_domains", json!(["*.test"]))
-            .set("network.allowed_addresses", json!([format!("127.0.0.1:{}", web.port)]))
+            .set("network.allowed_addresses", json!([web.address()]))
             .set("network.hosts", json!({ "web.test": ["127.0.0.1"], "other.test": ["10.1.2.3"] }))
     })
 }
@@ -140,7 +94,7 @@ fn last_message(fixture: &StagedFixture, run: &StagedRun) -> String {
 
 #[test]
 fn a_commit_sends_the_requests_once_in_their_order() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 2);
     let run = stage(&fixture, true, &[web.post("/one?x=1", "first"), web.post("/two", "")]);
     for (answer, number) in run.report["result"].as_array().unwrap().iter().zip(["1", "2"]) {
@@ -153,7 +107,7 @@ fn a_commit_sends_the_requests_once_in_their_order() {
         (&effects["changes"], &first["method"], &first["bytes"]),
         (&json!(1), &json!("POST"), &json!(5))
     );
-    assert_eq!(first["url"], format!("http://web.test:{}/one?x=1", web.port));
+    assert_eq!(first["url"], format!("http://{}/one?x=1", web.authority()));
     assert!(first["fields"].as_array().unwrap().contains(&json!("x-secret")), "{first}");
     assert!(!run.report.to_string().contains("hunter2"), "no value of a field is shown");
     assert_eq!(
@@ -180,7 +134,7 @@ fn a_commit_sends_the_requests_once_in_their_order() {
 
 #[test]
 fn the_text_of_a_short_body_is_shown_to_those_who_may_commit_it() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 2);
     let mut text = web.post("/", "{\"to\":\n\"anna\"}");
     text["fields"] = json!([["content-type", "application/json"]]);
@@ -205,7 +159,7 @@ fn the_text_of_a_short_body_is_shown_to_those_who_may_commit_it() {
 
 #[test]
 fn a_run_that_leaves_only_requests_waits_too() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 1);
     let [one, other] = ["one", "onE"].map(|body| stage(&fixture, false, &[web.post("/", body)]));
     assert_ne!(one.digest, other.digest, "every byte of a body counts");
@@ -219,7 +173,7 @@ fn a_run_that_leaves_only_requests_waits_too() {
 
 #[test]
 fn what_may_not_wait_is_refused() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 1);
     let denied = |report: &Value| report["usage"]["denied"][0]["reason"].as_str().map(str::to_owned);
     let refused = |request: Value, reason: &str| {
@@ -252,7 +206,7 @@ fn what_may_not_wait_is_refused() {
 
 #[test]
 fn a_conflict_sends_nothing() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 1);
     let run = stage(&fixture, true, &[web.post("/", "")]);
     std::fs::write(fixture.home().workspace().join("made.txt"), "of another program").unwrap();
@@ -265,7 +219,7 @@ fn a_conflict_sends_nothing() {
 
 #[test]
 fn the_first_request_without_an_answer_ends_the_sending() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 3);
     let run = stage(&fixture, true, &[web.post("/", ""), web.post(CLOSED, ""), web.post("/never", "")]);
     let report = fixture.succeed("anna", Act::Commit, &run);
@@ -286,7 +240,7 @@ fn the_first_request_without_an_answer_ends_the_sending() {
 
 #[test]
 fn the_command_line_says_what_was_sent_and_offers_only_what_can_be_undone() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 1);
     let elsewhere = json!({ "authority": "other.test", "method": "POST", "body": "x" });
     let commit = |has_file, request: Value| {
@@ -308,7 +262,7 @@ fn the_command_line_says_what_was_sent_and_offers_only_what_can_be_undone() {
 
 #[test]
 fn the_operator_decides_again_at_the_commit() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let mut fixture = start(&web, 1);
     let run = stage(&fixture, true, &[web.post("/", "")]);
     let home = fixture.stop();
@@ -323,7 +277,7 @@ fn the_operator_decides_again_at_the_commit() {
 
 #[test]
 fn the_agents_policy_of_then_decides_at_the_commit() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 1);
     let run = stage(&fixture, true, &[web.post("/", "")]);
     let allow = |domain: &str| {
@@ -344,7 +298,7 @@ fn the_agents_policy_of_then_decides_at_the_commit() {
 /// A run may leave no more in requests than waiting changes may use.
 #[test]
 fn bodies_count_while_the_run_makes_them() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start_with(&web, 3, |options| options.set("effects.max_mb", 4));
     let mut large = web.post("/", &"x".repeat(4096));
     large["times"] = json!(256);
@@ -356,7 +310,7 @@ fn bodies_count_while_the_run_makes_them() {
 
 #[test]
 fn a_cancellation_ends_the_sending_at_once() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let fixture = start(&web, 2);
     let run = stage(&fixture, true, &[web.post(SILENT, ""), web.post("/never", "")]);
     let mut client = fixture.executor().client();
@@ -383,7 +337,7 @@ fn a_cancellation_ends_the_sending_at_once() {
 /// The server waits for the answer to the request that is on its way.
 #[test]
 fn a_server_that_shuts_down_begins_no_request() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let mut fixture = start(&web, 2);
     let run = stage(&fixture, true, &[web.post(SLOW, ""), web.post("/never", "")]);
     let address = fixture.executor().address();
@@ -407,15 +361,15 @@ fn a_server_that_shuts_down_begins_no_request() {
 
 #[test]
 fn an_answer_without_an_end_delays_no_other_commit() {
-    const IN_TIME: Duration = Duration::from_secs(15);
-    let web = Web::start();
+    const MAX_COMMIT: Duration = Duration::from_secs(15);
+    let web = Web::start(answer);
     let fixture = start(&web, 2);
     // Nothing waits for the rest of an answer.
     let with_body = stage(&fixture, false, &[web.post(ENDLESS_BODY, ""), web.post("/next", "")]);
     let commit_in_time = |run: &StagedRun| {
         let begun = Instant::now();
         let report = decided(&fixture.decide("anna", Act::Commit, run), "SUCCESS");
-        assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < MAX_COMMIT, "{:?}", begun.elapsed());
         report
     };
     let first = commit_in_time(&with_body);
@@ -444,7 +398,7 @@ fn an_answer_without_an_end_delays_no_other_commit() {
 
 #[test]
 fn a_request_that_has_begun_before_a_kill_is_not_sent_again() {
-    let web = Web::start();
+    let web = Web::start(answer);
     let mut fixture = start(&web, 2);
     for has_file in [true, false] {
         fixture.set_files(BEFORE);
