@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The time in which a component is made and compiled on a busy machine.
-const MAKE_TIMEOUT: Duration = Duration::from_secs(900);
+/// The maximum time for making and compiling a component on a busy machine.
+const MAX_MAKE: Duration = Duration::from_secs(900);
 /// Makes wheels in a folder: `hum`, which needs `num-words`, and others that are refused.
 const MAKE_WHEELS: &str = r#"
 import base64, hashlib, sys, zipfile
@@ -56,16 +56,14 @@ fn add(tools: &Path, path: &str, words: &[&str], from: &Path, code: i32) -> Stri
     let mut command = Command::new(program());
     command.args(["tool", "add"]).args(words).arg("--from").arg(from).arg("--tools").arg(tools);
     command.env("PATH", path).env("XDG_CACHE_HOME", cache_home());
-    let output = run_to_end_within(command, b"", MAKE_TIMEOUT);
+    let output = run_to_end_within(command, b"", MAX_MAKE);
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
     said
 }
 
 fn run(executor: &Executor, code: &str) -> Value {
-    let mut grant = manifest();
-    grant["max_memory_mb"] = json!(256);
-    executor.rpc("a2g/execute", &approved(intent("python_hum", json!({ "code": code })), &grant))
+    executor.rpc("a2g/execute", &execute_within("python_hum", json!({ "code": code }), 256, 30))
 }
 
 #[test]

@@ -54,10 +54,7 @@ fn start(catalogue: &Catalogue) -> Executor {
 }
 
 fn call(code: &str, memory_mb: u64) -> Value {
-    let mut grant = manifest();
-    grant["max_memory_mb"] = json!(memory_mb);
-    grant["timeout_seconds"] = json!(80);
-    approved(intent("run_python", json!({ "code": code })), &grant)
+    execute_within("run_python", json!({ "code": code }), memory_mb, 80)
 }
 
 fn run(executor: &Executor, code: &str, memory_mb: u64) -> Value {
@@ -211,10 +208,7 @@ fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
         ("[int(frame['a'].sum()), open('/artifacts/a.txt').read()]", json!([3, "a"]), Value::Null),
         ("plt.plot(frame['a'] * 2)\nresult = 'again'", json!("again"), json!(["figure-1.png"])),
     ] {
-        let mut grant = manifest();
-        grant["max_memory_mb"] = json!(MEMORY_MB);
-        grant["timeout_seconds"] = json!(120);
-        let mut call = approved(intent("run_python", json!({ "code": code })), &grant);
+        let mut call = execute_within("run_python", json!({ "code": code }), MEMORY_MB, 120);
         call["session"] = json!(session);
         let answer = executor.rpc("a2g/execute", &call);
         let output = &answer["result"]["result"];

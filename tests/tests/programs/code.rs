@@ -15,10 +15,7 @@ fn interpreter(tool: &str) -> Option<Executor> {
 
 /// Runs a program under a grant with these limits.
 fn run_within(executor: &Executor, tool: &str, arguments: Value, memory_mb: u64, seconds: u64) -> Value {
-    let mut grant = manifest();
-    grant["max_memory_mb"] = json!(memory_mb);
-    grant["timeout_seconds"] = json!(seconds);
-    executor.rpc("a2g/execute", &approved(intent(tool, arguments), &grant))
+    executor.rpc("a2g/execute", &execute_within(tool, arguments, memory_mb, seconds))
 }
 
 fn run(executor: &Executor, tool: &str, code: &str) -> Value {

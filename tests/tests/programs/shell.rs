@@ -17,11 +17,8 @@ fn start() -> Executor {
 
 /// Runs a script for at most so many seconds.
 fn run_for(executor: &Executor, script: &str, seconds: u64) -> Value {
-    let mut grant = manifest();
-    grant["max_memory_mb"] = json!(MEMORY_MB);
-    grant["timeout_seconds"] = json!(seconds);
     let arguments = json!({ "script": script, "input": INPUT });
-    executor.rpc("a2g/execute", &approved(intent(SHELL, arguments), &grant))
+    executor.rpc("a2g/execute", &execute_within(SHELL, arguments, MEMORY_MB, seconds))
 }
 
 fn run(executor: &Executor, script: &str) -> Value {

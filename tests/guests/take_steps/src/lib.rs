@@ -160,6 +160,29 @@ impl Walk<'_> {
                 call.wait().map_err(Failure::Call)
             }
             "all" => self.call_all(step),
+            // Computes for so many milliseconds.
+            "work" => {
+                work(Duration::from_millis(step.number(1)?));
+                Ok(Value::Null)
+            }
+            // Ends.
+            "sleep" => {
+                thread::sleep(Duration::from_millis(step.number(1)?));
+                Ok(Value::Null)
+            }
+            "fail" => Err(Failure::Run(ToolError::new(step.text(1)?, "this is what the step says"))),
+            "exit" => std::process::exit(i32::try_from(step.number(1)?).unwrap_or(1)),
+            "trap" => std::process::abort(),
+            "spin" => loop {
+                std::hint::spin_loop();
+            },
+            _ => self.keep(step),
+        }
+    }
+
+    /// Keeps something for the next call of a session, or takes what an earlier one has kept.
+    fn keep(&mut self, step: &Step<'_>) -> Result<Value, Failure> {
+        match step.text(0)? {
             // A text that stays for the next call of a session. Brings all texts so far.
             "keep" => {
                 let mut all = kept();
@@ -184,22 +207,6 @@ impl Walk<'_> {
                 kept().memory.push(vec![1; megabytes << 20]);
                 Ok(Value::Null)
             }
-            // Computes for so many milliseconds.
-            "work" => {
-                work(Duration::from_millis(step.number(1)?));
-                Ok(Value::Null)
-            }
-            // Ends.
-            "sleep" => {
-                thread::sleep(Duration::from_millis(step.number(1)?));
-                Ok(Value::Null)
-            }
-            "fail" => Err(Failure::Run(ToolError::new(step.text(1)?, "this is what the step says"))),
-            "exit" => std::process::exit(i32::try_from(step.number(1)?).unwrap_or(1)),
-            "trap" => std::process::abort(),
-            "spin" => loop {
-                std::hint::spin_loop();
-            },
             _ => Err(step.invalid()),
         }
     }

@@ -9,6 +9,12 @@ enum Expect {
 }
 use Expect::{Error, Result};
 
+/// A call in a session, for which the governor grants so much memory and time.
+fn call(tool: &str, arguments: Value, session: &str, memory_mb: u64, seconds: u64) -> Value {
+    let grant = json!({ "max_memory_mb": memory_mb, "timeout_seconds": seconds });
+    granted(in_session(intent(tool, arguments), session), &grant)
+}
+
 /// Runs programs in one session, if the interpreter could be built here.
 fn check(tool: &str, programs: &[(&str, Expect)]) {
     if !has_interpreter(tool) {
@@ -16,13 +22,10 @@ fn check(tool: &str, programs: &[(&str, Expect)]) {
     }
     let fixture = Fixture::start_in(options(), Catalogue::empty().copy(tool));
     std::fs::write(fixture.executor.workspace().join("in.txt"), "text").expect("a file");
-    let grant = json!({ "max_memory_mb": 256, "timeout_seconds": 60 });
-    let call = |session: &str, code: &str| {
-        granted(in_session(intent(tool, json!({ "code": code, "input": code.len() })), session), &grant)
-    };
     let mut session = "new".to_owned();
     for ((code, expect), number) in programs.iter().zip(1..) {
-        let report = fixture.run(&call(&session, code));
+        let arguments = json!({ "code": code, "input": code.len() });
+        let report = fixture.run(&call(tool, arguments, &session, 256, 60));
         session = handle_of(&report);
         assert_eq!(report["session"]["turn"], number, "{report}");
         match expect {
@@ -97,10 +100,6 @@ fn javascript_keeps_declarations_and_globals() {
 #[test]
 fn the_shell_keeps_variables_functions_and_its_folder() {
     let fixture = Fixture::start_in(options(), Catalogue::empty().copy("run_shell"));
-    let grant = json!({ "max_memory_mb": 128, "timeout_seconds": 60 });
-    let call = |session: &str, script: &str| {
-        granted(in_session(intent("run_shell", json!({ "script": script })), session), &grant)
-    };
     let mut session = "new".to_owned();
     for (script, stdout, status) in [
         ("x=1; list=(a b); double() { echo $(($1 * 2)); }; mkdir /workspace/sub; cd /workspace/sub", "", 0),
@@ -108,14 +107,10 @@ fn the_shell_keeps_variables_functions_and_its_folder() {
         ("echo one > /tmp/note; exit 3", "", 3),
         ("cat /tmp/note; echo $x", "one\n1\n", 0),
     ] {
-        let report = fixture.run(&call(&session, script));
+        let report = fixture.run(&call("run_shell", json!({ "script": script }), &session, 128, 60));
         session = handle_of(&report);
-        let expected = (json!(stdout), json!(status));
-        assert_eq!(
-            (&report["result"]["stdout"], &report["result"]["exit_code"]),
-            (&expected.0, &expected.1),
-            "{report}"
-        );
+        assert_eq!(report["result"]["stdout"], stdout, "{report}");
+        assert_eq!(report["result"]["exit_code"], status, "{report}");
     }
 }
 
@@ -129,19 +124,16 @@ fn a_program_beyond_its_time_or_memory_ends_the_session() {
             continue;
         }
         let fixture = Fixture::start_in(options(), Catalogue::empty().copy(tool));
-        let grant = json!({ "max_memory_mb": 256, "timeout_seconds": 5 });
-        let call = |session: &str, code: &str| {
-            granted(in_session(intent(tool, json!({ "code": code })), session), &grant)
-        };
-        let handle = handle_of(&fixture.run(&call("new", first)));
-        let report = fixture.run(&call(&handle, endless));
+        let program = |session: &str, code: &str| call(tool, json!({ "code": code }), session, 256, 5);
+        let handle = handle_of(&fixture.run(&program("new", first)));
+        let report = fixture.run(&program(&handle, endless));
         assert_eq!(
             (&report["status"], &report["session"]["state"]),
             (&json!("TIMEOUT"), &json!("ended")),
             "{report}"
         );
-        expect_blocked(&fixture.ask(&call(&handle, second)), "session_lost");
-        let report = fixture.run(&call("new", second));
+        expect_blocked(&fixture.ask(&program(&handle, second)), "session_lost");
+        let report = fixture.run(&program("new", second));
         assert!(report["tool_error"]["message"].to_string().contains("is not defined"), "{report}");
     }
 }
