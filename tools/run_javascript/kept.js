@@ -51,8 +51,8 @@ export class Kept {
     if (!reach) return;
     const names = declaredNames(code).filter((name) => !this.#builtIn.has(name));
     if (names.length === 0) return;
-    const accessors = names.map((name) => `get ${name}() { return ${name} }, set ${name}(${VALUE}) { ${name} = ${VALUE} }`);
-    const properties = Object.getOwnPropertyDescriptors(reach(`({ ${accessors.join(", ")} })`));
+    const accessor = (name) => `get ${name}() { return ${name} }, set ${name}(${VALUE}) { ${name} = ${VALUE} }`;
+    const properties = Object.getOwnPropertyDescriptors(reach(`({ ${names.map(accessor).join(", ")} })`));
     for (const [name, property] of Object.entries(properties)) {
       if (isReached(property.get)) Object.defineProperty(globalThis, name, { ...property, enumerable: false });
     }

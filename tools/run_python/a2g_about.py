@@ -1,4 +1,4 @@
-"""The name of the tool, and the packages that it has. `tool add --package` puts another file in the place of this one."""
+"""The name of the tool, and the packages that it has. `tool add --package` replaces this file."""
 
 NAME = "run_python"
 PACKAGES = "no other packages"

@@ -528,7 +528,7 @@ def add(at, data):
 
 
 def new_artifacts():
-    """The paths of the files below /artifacts that have not been sent, each with its name as an artifact and its content."""
+    """The files below /artifacts that have not been sent: their paths, names as artifacts, and contents."""
     start = f"{ARTIFACTS}/"
     found = sorted(name for name in contents if name.startswith(start) and not contents[name].is_sent)
     return [(path, artifact_name(path, path[len(start) :].replace("/", "-")), contents[path]) for path in found]

@@ -152,7 +152,7 @@ class Tools:
         return handle
 
     def _forget_calls(self):
-        """Forgets the calls of an earlier program of the session, which ended with it. Their numbers are given again."""
+        """Forgets the calls of an earlier program of the session, which ended with it. Their numbers come again."""
         for handle in self._waiting.values():
             error = ToolError(handle.tool, "unknown_call", ENDED)
             handle._outcome = lambda error=error: throw(error)

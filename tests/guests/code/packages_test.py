@@ -1,4 +1,4 @@
-"""Tests of the check of wheels (its path is the argument), and of run_python's files in memory, under the machine's Python."""
+"""Tests of the check of wheels (its path is the argument), and of run_python's files in memory."""
 
 import sys
 

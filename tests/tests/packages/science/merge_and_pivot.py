@@ -1,6 +1,6 @@
 import pandas as pd
 
-orders = pd.DataFrame({"customer": [1, 2, 1, 3, 9], "month": ["jan", "jan", "feb", "feb", "feb"], "sum": [10, 20, 30, 40, 50]})
+orders = pd.DataFrame({"customer": [1, 2, 1, 3, 9], "month": ["jan"] * 2 + ["feb"] * 3, "sum": [10, 20, 30, 40, 50]})
 customers = pd.DataFrame({"customer": [1, 2, 3], "town": ["Bern", "Bern", "Basel"]})
 joined = orders.merge(customers, on="customer", how="left", indicator=True)
 table = joined.pivot_table(index="town", columns="month", values="sum", aggfunc="sum", fill_value=0)

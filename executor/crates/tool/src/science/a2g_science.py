@@ -86,7 +86,7 @@ def refuse_threads(*_, **__):
 
 
 def prepare():
-    """The part that all calls have in common. It runs when the tool is made, with a fixed clock and fixed random bytes."""
+    """Makes all that calls have in common. It runs when the tool is made, with a fixed clock and fixed random bytes."""
     import _thread
 
     _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse_threads
