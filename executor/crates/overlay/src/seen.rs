@@ -58,6 +58,15 @@ impl From<StatxTimestamp> for FileTime {
     }
 }
 
+/// The numbers by which a program recognises an entry. They stay the same when the entry is changed or moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The number of the device; 0 for what the program made.
+    pub device: u64,
+    /// The inode on that device.
+    pub inode: u64,
+}
+
 /// The state of an original: enough to notice that it was changed or replaced since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,6 +96,11 @@ impl Seen {
     /// As `statx`.
     pub fn look(folder: impl AsFd, name: impl Arg) -> Result<Self, Errno> {
         Ok(Self::from(&stat_at(folder, name)?))
+    }
+
+    /// The numbers of the entry.
+    pub(crate) const fn identity(&self) -> Identity {
+        Identity { device: self.device, inode: self.inode }
     }
 
     /// `true` if this is still the same entry, whatever has changed in it.

@@ -19,7 +19,7 @@ pub use stored::{MAX_TABLE_BYTES, TableError};
 
 use crate::lower::LowerRoot;
 use crate::name::{EntryPath, Name};
-use crate::seen::{EntryKind, FileTime, Seen};
+use crate::seen::{EntryKind, FileTime, Identity, Seen};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -234,6 +234,21 @@ impl Table {
         shared
     }
 
+    /// As [`Self::note_original`], for the original that a folder has under a name.
+    ///
+    /// # Errors
+    /// `ENOENT` if the program made the folder, `EBADF` if there is none.
+    pub(crate) fn note_entry(
+        &mut self,
+        folder: NodeId,
+        name: &Name,
+        seen: Seen,
+    ) -> Result<Arc<EntryPath>, Errno> {
+        let origin = self.node(folder).ok_or(Errno::BADF)?.origin.as_ref();
+        let path = origin.ok_or(Errno::NOENT)?.child(name);
+        Ok(self.note_original(path, seen))
+    }
+
     fn forget_original(&mut self, path: &EntryPath) {
         self.originals.remove(path);
     }
@@ -270,6 +285,34 @@ impl Table {
         }
         self.nodes.insert(id, node);
         id
+    }
+
+    /// Adds the node of an entry that the program makes in a folder. A file has the times of its content.
+    ///
+    /// # Errors
+    /// As [`Self::touch`].
+    pub(crate) fn create(
+        &mut self,
+        folder: NodeId,
+        name: &Name,
+        kind: NodeKind,
+        mode: u32,
+    ) -> Result<NodeId, Errno> {
+        let is_file = matches!(kind, NodeKind::File(_));
+        let time = (!is_file).then(FileTime::now);
+        let id = self.insert(Node {
+            kind,
+            origin: None,
+            place: None,
+            mode: Some(mode),
+            modified: time.map(Modified::ByEntries),
+            accessed: time,
+            changed: time,
+            is_pinned: false,
+        });
+        self.place(id, folder, name);
+        self.touch(folder)?;
+        Ok(id)
     }
 
     /// Adds the node of an entry that is no longer in the tree, under its own number.
@@ -321,7 +364,7 @@ impl Table {
     }
 
     /// Takes a node out of its folder, and leaves `override_` there.
-    pub(crate) fn unplace(&mut self, id: NodeId, override_: Option<Override>) {
+    fn unplace(&mut self, id: NodeId, override_: Option<Override>) {
         if let Some(place) = self.nodes.get_mut(&id).and_then(|node| node.place.take()) {
             self.set_override(place.folder, &place.name, override_);
         }
@@ -336,11 +379,54 @@ impl Table {
         }
     }
 
+    /// Takes a node out of its folder. An original under its name stays hidden: it was seen before the node could take its
+    /// place.
+    pub(crate) fn take_out(&mut self, id: NodeId) {
+        let is_seen = |place: &Place| {
+            let origin = self.node(place.folder).and_then(|folder| folder.origin.as_ref());
+            origin.is_some_and(|origin| self.originals.contains_key(&origin.child(&place.name)))
+        };
+        let is_hidden = self.node(id).and_then(|node| node.place.as_ref()).is_some_and(is_seen);
+        self.unplace(id, is_hidden.then_some(Override::Removed));
+    }
+
+    /// Notes that an entry of a folder was made or removed.
+    ///
+    /// # Errors
+    /// `EBADF` if there is no such node.
+    pub(crate) fn touch(&mut self, folder: NodeId) -> Result<(), Errno> {
+        let now = FileTime::now();
+        let node = self.node_mut(folder).ok_or(Errno::BADF)?;
+        node.modified = Some(Modified::ByEntries(now));
+        node.changed = Some(now);
+        Ok(())
+    }
+
+    /// What was first seen of the original of a node; `None` if the program made the node.
+    pub(crate) fn first_seen(&self, node: &Node) -> Option<&Seen> {
+        self.originals.get(node.origin.as_ref()?)
+    }
+
     /// The permissions of a node.
     pub(crate) fn mode(&self, id: NodeId) -> Option<u32> {
         let node = self.node(id)?;
-        let seen = node.origin.as_ref().and_then(|origin| self.originals.get(origin));
-        node.mode.or_else(|| seen.map(|seen| seen.mode))
+        node.mode.or_else(|| self.first_seen(node).map(|seen| seen.mode))
+    }
+
+    /// The numbers of a node: those of its original, else its own, which no original has.
+    pub(crate) fn identity(&self, id: NodeId) -> Identity {
+        let seen = self.node(id).and_then(|node| self.first_seen(node));
+        seen.map_or(Identity { device: 0, inode: id.0 }, Seen::identity)
+    }
+
+    /// The folder that contains a node; `None` for a root, and for a node that was removed.
+    pub(crate) fn parent(&self, id: NodeId) -> Option<NodeId> {
+        Some(self.node(id)?.place.as_ref()?.folder)
+    }
+
+    /// `true` if a node is a folder, or one of the folders that contain it.
+    pub(crate) fn is_at_or_above(&self, above: NodeId, folder: NodeId) -> bool {
+        std::iter::successors(Some(folder), |id| self.parent(*id)).any(|id| id == above)
     }
 
     /// Takes over from an earlier table of the same view what is not stored: the positions of entries that keep their
@@ -359,7 +445,7 @@ impl Table {
     }
 
     /// The position of the entry that has a name and a node.
-    fn position(&self, folder: NodeId, name: &Name) -> Option<u64> {
+    pub(crate) fn position(&self, folder: NodeId, name: &Name) -> Option<u64> {
         match self.nodes.get(&folder)?.entries()?.get(name)? {
             Override::Node(id) => Some(self.nodes.get(id)?.place.as_ref()?.position),
             Override::Removed => None,

@@ -38,7 +38,7 @@ pub use times::NewTime;
 
 use crate::lower::LowerRoot;
 use crate::name::Name;
-use crate::seen::{EntryKind, FileTime, Seen, stat_at};
+use crate::seen::{EntryKind, FileTime, Identity, Seen, stat_at};
 use crate::table::{Content, Modified, Node, NodeId, NodeKind, Table};
 use crate::upper::Upper;
 use checks::User;
@@ -57,15 +57,6 @@ pub struct UpperBudget {
     pub max_bytes: u64,
     /// The nodes and the seen originals of the table, together.
     pub max_nodes: usize,
-}
-
-/// The numbers by which a program recognises an entry. They stay the same when the entry is changed or moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity {
-    /// The number of the device; 0 for what the program made.
-    pub device: u64,
-    /// The inode on that device.
-    pub inode: u64,
 }
 
 /// The attributes of an entry.
@@ -134,7 +125,7 @@ impl View {
             return Err(Errno::INVAL);
         }
         for (root, id) in roots.iter().zip(table.roots()) {
-            let seen = table.node(*id).and_then(|node| table.originals().get(node.origin.as_ref()?));
+            let seen = table.node(*id).and_then(|node| table.first_seen(node));
             let now = Seen::look(&root.dir, "")?;
             if !seen.is_some_and(|seen| seen.is_same_entry(&now)) {
                 return Err(Errno::STALE);
@@ -202,8 +193,7 @@ impl View {
                 let lower = self.lower_folder(folder)?.ok_or(Errno::NOENT)?;
                 let target = find::read_target(&lower, name)?;
                 self.check_room()?;
-                let path = self.original_path(folder, name)?;
-                self.table.note_original(path, original.seen);
+                self.table.note_entry(folder, name, original.seen)?;
                 Ok(target)
             }
             Found::Node(id) => match &self.node(id)?.kind {
@@ -222,7 +212,8 @@ impl View {
         let mut stat = match (&node.kind, &node.origin) {
             (NodeKind::File(Content::Upper(number)), _) => {
                 let original = Original::from(&self.stat_content(id, *number)?);
-                Stat { mode: self.mode(id)?, identity: self.identity(id)?, ..original.stat() }
+                let mode = self.table.mode(id).ok_or(Errno::BADF)?;
+                Stat { mode, identity: self.table.identity(id), ..original.stat() }
             }
             (_, Some(_)) => self.original(id)?.stat(),
             (_, None) => self.stat_made(id, node),
@@ -258,35 +249,12 @@ impl View {
         }
     }
 
-    /// The numbers of a node: those of its original, else its own, which no original has.
-    fn identity(&self, id: NodeId) -> Result<Identity> {
-        let node = self.node(id)?;
-        if let Some(seen) = node.origin.as_ref().and_then(|origin| self.table.originals().get(origin)) {
-            return Ok(Identity { device: seen.device, inode: seen.inode });
-        }
-        Ok(Identity { device: 0, inode: id.0 })
-    }
-
-    /// The permissions of a node.
-    fn mode(&self, id: NodeId) -> Result<u32> {
-        self.table.mode(id).ok_or(Errno::BADF)
-    }
-
     fn node(&self, id: NodeId) -> Result<&Node> {
         self.table.node(id).ok_or(Errno::BADF)
     }
 
     fn node_mut(&mut self, id: NodeId) -> Result<&mut Node> {
         self.table.node_mut(id).ok_or(Errno::BADF)
-    }
-
-    /// Notes that an entry of a folder was made or removed.
-    fn touch(&mut self, folder: NodeId) -> Result<()> {
-        let now = FileTime::now();
-        let node = self.node_mut(folder)?;
-        node.modified = Some(Modified::ByEntries(now));
-        node.changed = Some(now);
-        Ok(())
     }
 }
 

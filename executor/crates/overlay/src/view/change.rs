@@ -3,7 +3,7 @@
 use super::{Found, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, FileTime};
-use crate::table::{Modified, Node, NodeId, NodeKind, Override, is_target};
+use crate::table::{NodeId, NodeKind, Override, is_target};
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
@@ -27,7 +27,8 @@ impl View {
             None => self.original(folder)?.seen.mode & SET_GROUP_ID,
         };
         let mode = (0o777 & !self.user.umask) | inherited;
-        self.create(folder, name, NodeKind::Folder(BTreeMap::new()), mode)
+        self.table.create(folder, name, NodeKind::Folder(BTreeMap::new()), mode)?;
+        Ok(())
     }
 
     /// Makes the symbolic link `name` in a folder. Where its target leads is for those to check who follow links.
@@ -42,7 +43,8 @@ impl View {
             return Err(if target.as_bytes().contains(&0) { Errno::INVAL } else { Errno::NAMETOOLONG });
         }
         self.check_new(folder, name)?;
-        self.create(folder, name, NodeKind::Link(target.to_owned()), 0o777)
+        self.table.create(folder, name, NodeKind::Link(target.to_owned()), 0o777)?;
+        Ok(())
     }
 
     fn check_new(&mut self, folder: NodeId, name: &Name) -> Result<()> {
@@ -55,22 +57,6 @@ impl View {
         self.check_room()
     }
 
-    fn create(&mut self, folder: NodeId, name: &Name, kind: NodeKind, mode: u32) -> Result<()> {
-        let now = FileTime::now();
-        let id = self.table.insert(Node {
-            kind,
-            origin: None,
-            place: None,
-            mode: Some(mode),
-            modified: Some(Modified::ByEntries(now)),
-            accessed: Some(now),
-            changed: Some(now),
-            is_pinned: false,
-        });
-        self.table.place(id, folder, name);
-        self.touch(folder)
-    }
-
     /// Removes the entry `name` of a folder, which is no folder itself. If it is open, it can be used until it is closed.
     ///
     /// # Errors
@@ -81,7 +67,7 @@ impl View {
             return Err(Errno::ISDIR);
         }
         self.remove(folder, name, &found)?;
-        self.touch(folder)
+        self.table.touch(folder)
     }
 
     /// Removes the empty folder `name` of a folder.
@@ -96,7 +82,7 @@ impl View {
         }
         self.check_empty(folder, name, &found)?;
         self.remove(folder, name, &found)?;
-        self.touch(folder)
+        self.table.touch(folder)
     }
 
     fn find_to_remove(&mut self, folder: NodeId, name: &Name) -> Result<Found> {
@@ -148,12 +134,11 @@ impl View {
         match found {
             Found::Original(original) => {
                 self.check_room()?;
-                let path = self.original_path(folder, name)?;
-                self.table.note_original(path, original.seen);
+                self.table.note_entry(folder, name, original.seen)?;
                 self.table.set_override(folder, name, Some(Override::Removed));
             }
             Found::Node(id) => {
-                self.table.unplace(*id, self.override_without_node(folder, name)?);
+                self.table.take_out(*id);
                 self.removed.insert(*id);
                 if let Some(node) = self.table.node_mut(*id) {
                     node.changed = Some(FileTime::now());
@@ -162,14 +147,6 @@ impl View {
             }
         }
         Ok(())
-    }
-
-    /// The override of a name whose node leaves it. An original of that name, if there is one, was seen before the node
-    /// could take its place.
-    pub(super) fn override_without_node(&self, folder: NodeId, name: &Name) -> Result<Option<Override>> {
-        let original = self.node(folder)?.origin.as_ref().map(|origin| origin.child(name));
-        let is_hidden = original.is_some_and(|original| self.table.originals().contains_key(&original));
-        Ok(is_hidden.then_some(Override::Removed))
     }
 }
 

@@ -92,7 +92,7 @@ impl View {
     /// Removes the set-user-id and set-group-id bits, as a write does. The kernel does it at the first write; here, a file
     /// that is opened for writing counts as written.
     pub(super) fn clear_set_id(&mut self, id: NodeId) -> Result<()> {
-        let mode = self.mode(id)?;
+        let mode = self.table.mode(id).ok_or(Errno::BADF)?;
         let removed = if mode & GROUP_EXECUTES == 0 { SET_USER_ID } else { SET_USER_ID | SET_GROUP_ID };
         if !self.user.keeps_set_id && mode & removed != 0 {
             self.node_mut(id)?.mode = Some(mode & !removed);

@@ -1,6 +1,6 @@
 //! Finding the entry that a name stands for, and the original behind a node.
 
-use super::{Identity, Stat, View};
+use super::{Stat, View};
 use crate::lower::root_of;
 use crate::name::{EntryPath, Name};
 use crate::seen::{EntryKind, FileTime, Seen, stat_at};
@@ -37,10 +37,6 @@ impl From<&Statx> for Original {
 }
 
 impl Original {
-    pub(super) const fn identity(&self) -> Identity {
-        Identity { device: self.seen.device, inode: self.seen.inode }
-    }
-
     pub(super) const fn stat(&self) -> Stat {
         Stat {
             kind: self.seen.kind,
@@ -50,7 +46,7 @@ impl Original {
             modified: self.seen.mtime,
             accessed: self.accessed,
             changed: self.seen.ctime,
-            identity: self.identity(),
+            identity: self.seen.identity(),
         }
     }
 }
@@ -128,16 +124,10 @@ impl View {
             }
             EntryKind::Other => NodeKind::Other,
         };
-        let path = self.original_path(folder, name)?;
-        let origin = self.table.note_original(path, original.seen);
+        let origin = self.table.note_entry(folder, name, original.seen)?;
         let id = self.table.insert(Node::of_original(kind, origin));
         self.table.place(id, folder, name);
         Ok(id)
-    }
-
-    /// The path of the original that a folder has under a name.
-    pub(super) fn original_path(&self, folder: NodeId, name: &Name) -> Result<EntryPath> {
-        Ok(self.node(folder)?.origin.as_ref().ok_or(Errno::NOENT)?.child(name))
     }
 
     /// A handle of the original folder of a folder; `None` if the program made it.

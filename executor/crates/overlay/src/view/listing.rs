@@ -93,8 +93,8 @@ impl View {
     fn made_from(&self, folder: NodeId, start: u64) -> Result<Stage> {
         let entries = self.folder(folder)?.entries().into_iter().flatten();
         let mut made = entries
-            .filter_map(|(name, override_)| {
-                let position = self.position(folder, name, override_)?;
+            .filter_map(|(name, _)| {
+                let position = self.table.position(folder, name)?;
                 (position >= start).then(|| (position, name.clone()))
             })
             .collect::<Vec<_>>();
@@ -102,26 +102,14 @@ impl View {
         Ok(Stage::Made(made.into()))
     }
 
-    /// The position of an entry that has a node.
-    fn position(&self, folder: NodeId, name: &Name, override_: &Override) -> Option<u64> {
-        match override_ {
-            Override::Removed => None,
-            Override::Node(id) => {
-                let place = self.table.node(*id)?.place.as_ref()?;
-                (place.folder == folder && place.name == *name).then_some(place.position)
-            }
-        }
+    fn list_self(&self, folder: NodeId) -> ListedEntry {
+        let inode = self.table.identity(folder).inode;
+        ListedEntry { name: ".".into(), kind: EntryKind::Folder, inode, next: AFTER_DOT }
     }
 
-    fn list_self(&self, folder: NodeId) -> Result<ListedEntry> {
-        let inode = self.identity(folder)?.inode;
-        Ok(ListedEntry { name: ".".into(), kind: EntryKind::Folder, inode, next: AFTER_DOT })
-    }
-
-    fn list_parent(&self, folder: NodeId) -> Result<ListedEntry> {
-        let parent = self.node(folder)?.place.as_ref().map_or(folder, |place| place.folder);
-        let inode = self.identity(parent)?.inode;
-        Ok(ListedEntry { name: "..".into(), kind: EntryKind::Folder, inode, next: AFTER_DOTS })
+    fn list_parent(&self, folder: NodeId) -> ListedEntry {
+        let inode = self.table.identity(self.table.parent(folder).unwrap_or(folder)).inode;
+        ListedEntry { name: "..".into(), kind: EntryKind::Folder, inode, next: AFTER_DOTS }
     }
 
     /// The entry that a name of the original folder stands for; `None` if it is removed.
@@ -131,7 +119,7 @@ impl View {
             Some(Override::Removed) => Ok(None),
             Some(Override::Node(id)) => {
                 let kind = self.node(*id)?.entry_kind();
-                Ok(Some(ListedEntry { kind, inode: self.identity(*id)?.inode, ..entry }))
+                Ok(Some(ListedEntry { kind, inode: self.table.identity(*id).inode, ..entry }))
             }
             None if entry.kind == EntryKind::Other => {
                 // Some file systems do not store kinds with names. Of an entry that has vanished it stays unknown.
@@ -149,12 +137,10 @@ impl View {
         lower: Option<&OwnedFd>,
         (position, name): (u64, &Name),
     ) -> Result<Option<ListedEntry>> {
-        let Some(override_) = self.folder(folder)?.entries().and_then(|entries| entries.get(name)) else {
-            return Ok(None);
-        };
-        let id = match override_ {
-            Override::Node(id) if self.position(folder, name, override_) == Some(position) => *id,
-            Override::Node(_) | Override::Removed => return Ok(None),
+        let entry = self.folder(folder)?.entries().and_then(|entries| entries.get(name));
+        let id = match entry {
+            Some(Override::Node(id)) if self.table.position(folder, name) == Some(position) => *id,
+            Some(Override::Node(_) | Override::Removed) | None => return Ok(None),
         };
         let is_listed_below = |lower: &OwnedFd| stat_at(lower, name.as_os_str()).is_ok();
         if self.table.is_in_place(id) || lower.is_some_and(is_listed_below) {
@@ -163,7 +149,7 @@ impl View {
         Ok(Some(ListedEntry {
             name: name.as_os_str().to_owned(),
             kind: self.node(id)?.entry_kind(),
-            inode: self.identity(id)?.inode,
+            inode: self.table.identity(id).inode,
             next: FIRST_MADE.saturating_add(position).saturating_add(1),
         }))
     }
@@ -181,11 +167,11 @@ impl Listing {
             match &mut self.stage {
                 Stage::Dot => {
                     self.stage = Stage::DotDot;
-                    return view.list_self(self.folder).map(Some);
+                    return Ok(Some(view.list_self(self.folder)));
                 }
                 Stage::DotDot => {
                     self.stage = Stage::Lower(VecDeque::new());
-                    return view.list_parent(self.folder).map(Some);
+                    return Ok(Some(view.list_parent(self.folder)));
                 }
                 Stage::Lower(read) => {
                     let next = match (read.pop_front(), &self.lower) {

@@ -4,7 +4,7 @@ use super::handles::HandleContent;
 use super::{Found, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, kind_of, stat_at};
-use crate::table::{Content, Node, NodeId, NodeKind};
+use crate::table::{Content, NodeId, NodeKind};
 use rustix::fs::{Access as Rights, Mode, OFlags, openat};
 use rustix::io::{Errno, Result};
 use std::fs::File;
@@ -192,19 +192,8 @@ impl View {
         drop(self.upper.create(number)?);
         let opened = self.upper.open(number, how.flags() & !OFlags::TRUNC);
         let file = opened.inspect_err(|_| self.discard_content(number))?;
-        let node = Node {
-            kind: NodeKind::File(Content::Upper(number)),
-            origin: None,
-            place: None,
-            mode: Some(0o666 & !self.user.umask),
-            modified: None,
-            accessed: None,
-            changed: None,
-            is_pinned: false,
-        };
-        let id = self.table.insert(node);
-        self.table.place(id, folder, name);
-        self.touch(folder)?;
+        let kind = NodeKind::File(Content::Upper(number));
+        let id = self.table.create(folder, name, kind, 0o666 & !self.user.umask)?;
         Ok(self.give_out(id, file, how.flags(), HandleContent::Own))
     }
 

@@ -1,9 +1,9 @@
 //! Renaming, with the checks of the kernel in the kernel's order.
 
-use super::{Found, Identity, View};
+use super::{Found, View};
 use crate::name::Name;
-use crate::seen::{EntryKind, FileTime, device_of, stat_at};
-use crate::table::{Node, NodeId};
+use crate::seen::{EntryKind, FileTime, Identity, device_of, stat_at};
+use crate::table::NodeId;
 use rustix::fs::Access as Rights;
 use rustix::io::{Errno, Result};
 
@@ -28,14 +28,19 @@ impl View {
         self.check_file_system(from_folder)?;
         let moved = self.find(from_folder, from_name)?.ok_or(Errno::NOENT)?;
         let replaced = self.find(to_folder, to_name)?;
-        if self.is_at_or_above(&moved, to_folder) {
+        // A folder that contains one with a node has one itself.
+        let contains = |above: &Found, folder| match above {
+            Found::Node(id) => self.table.is_at_or_above(*id, folder),
+            Found::Original(_) => false,
+        };
+        if contains(&moved, to_folder) {
             return Err(Errno::INVAL);
         }
-        if replaced.as_ref().is_some_and(|replaced| self.is_at_or_above(replaced, from_folder)) {
+        if replaced.as_ref().is_some_and(|replaced| contains(replaced, from_folder)) {
             return Err(Errno::NOTEMPTY);
         }
         if let Some(replaced) = &replaced
-            && self.identity_of(&moved)? == self.identity_of(replaced)?
+            && self.identity_of(&moved) == self.identity_of(replaced)
         {
             return Ok(());
         }
@@ -90,33 +95,20 @@ impl View {
         if let Some(replaced) = replaced {
             self.remove(to_folder, to_name, replaced)?;
         }
-        self.table.unplace(id, self.override_without_node(from_folder, from_name)?);
+        self.table.take_out(id);
         match position {
             Some(position) => self.table.place_at(id, to_folder, to_name, position),
             None => self.table.place(id, to_folder, to_name),
         }
         self.node_mut(id)?.changed = Some(FileTime::now());
-        self.touch(from_folder)?;
-        self.touch(to_folder)
+        self.table.touch(from_folder)?;
+        self.table.touch(to_folder)
     }
 
-    /// `true` if an entry is a folder, or one of the folders that contain it. Those all have nodes.
-    fn is_at_or_above(&self, found: &Found, folder: NodeId) -> bool {
-        let Found::Node(above) = found else { return false };
-        let mut next = Some(folder);
-        while let Some(id) = next {
-            if id == *above {
-                return true;
-            }
-            next = self.table.node(id).and_then(|node| node.place.as_ref()).map(|place| place.folder);
-        }
-        false
-    }
-
-    fn identity_of(&self, found: &Found) -> Result<Identity> {
+    fn identity_of(&self, found: &Found) -> Identity {
         match found {
-            Found::Node(id) => self.identity(*id),
-            Found::Original(original) => Ok(original.identity()),
+            Found::Node(id) => self.table.identity(*id),
+            Found::Original(original) => original.seen.identity(),
         }
     }
 
@@ -129,8 +121,7 @@ impl View {
                 let stat = stat_at(&lower, "")?;
                 return Ok((stat.stx_mnt_id, device_of(&stat)));
             }
-            let place = self.table.node(id).and_then(|node: &Node| node.place.as_ref());
-            id = place.ok_or(Errno::NOENT)?.folder;
+            id = self.table.parent(id).ok_or(Errno::NOENT)?;
         }
     }
 }
