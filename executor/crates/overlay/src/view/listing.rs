@@ -77,7 +77,7 @@ impl View {
             0 => Stage::Dot,
             AFTER_DOT => Stage::DotDot,
             AFTER_DOTS => Stage::Lower(VecDeque::new()),
-            FIRST_MADE.. => self.made_from(folder, start.saturating_sub(FIRST_MADE))?,
+            FIRST_MADE.. => Stage::made(self, folder, start.saturating_sub(FIRST_MADE))?,
             cookie => {
                 match &lower {
                     Some(lower) => drop(seek(lower, SeekFrom::Start(cookie))?),
@@ -89,69 +89,20 @@ impl View {
         let pin = Arc::clone(&self.live.entry(folder).or_default().pin);
         Ok(Listing { folder, _pin: pin, lower, stage })
     }
+}
 
-    fn made_from(&self, folder: NodeId, start: u64) -> Result<Stage> {
-        let entries = self.folder(folder)?.entries().into_iter().flatten();
+impl Stage {
+    /// The entries that only the program made, from a position on.
+    fn made(view: &View, folder: NodeId, start: u64) -> Result<Self> {
+        let entries = view.folder(folder)?.entries().into_iter().flatten();
         let mut made = entries
             .filter_map(|(name, _)| {
-                let position = self.table.position(folder, name)?;
+                let position = view.table.position(folder, name)?;
                 (position >= start).then(|| (position, name.clone()))
             })
             .collect::<Vec<_>>();
         made.sort_unstable();
-        Ok(Stage::Made(made.into()))
-    }
-
-    fn list_self(&self, folder: NodeId) -> ListedEntry {
-        let inode = self.table.identity(folder).inode;
-        ListedEntry { name: ".".into(), kind: EntryKind::Folder, inode, next: AFTER_DOT }
-    }
-
-    fn list_parent(&self, folder: NodeId) -> ListedEntry {
-        let inode = self.table.identity(self.table.parent(folder).unwrap_or(folder)).inode;
-        ListedEntry { name: "..".into(), kind: EntryKind::Folder, inode, next: AFTER_DOTS }
-    }
-
-    /// The entry that a name of the original folder stands for; `None` if it is removed.
-    fn merge(&self, folder: NodeId, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
-        let Ok(name) = Name::new(&entry.name) else { return Ok(None) };
-        match self.folder(folder)?.entries().and_then(|entries| entries.get(&name)) {
-            Some(Override::Removed) => Ok(None),
-            Some(Override::Node(id)) => {
-                let kind = self.node(*id)?.entry_kind();
-                Ok(Some(ListedEntry { kind, inode: self.table.identity(*id).inode, ..entry }))
-            }
-            None if entry.kind == EntryKind::Other => {
-                // Some file systems do not store kinds with names. Of an entry that has vanished it stays unknown.
-                let kind = stat_at(lower, name.as_os_str()).map_or(entry.kind, |stat| kind_of(&stat));
-                Ok(Some(ListedEntry { kind, ..entry }))
-            }
-            None => Ok(Some(entry)),
-        }
-    }
-
-    /// An entry that only the program made, if it still exists.
-    fn list_made(
-        &self,
-        folder: NodeId,
-        lower: Option<&OwnedFd>,
-        (position, name): (u64, &Name),
-    ) -> Result<Option<ListedEntry>> {
-        let entry = self.folder(folder)?.entries().and_then(|entries| entries.get(name));
-        let id = match entry {
-            Some(Override::Node(id)) if self.table.position(folder, name) == Some(position) => *id,
-            Some(Override::Node(_) | Override::Removed) | None => return Ok(None),
-        };
-        let is_listed_below = |lower: &OwnedFd| stat_at(lower, name.as_os_str()).is_ok();
-        if self.table.is_in_place(id) || lower.is_some_and(is_listed_below) {
-            return Ok(None);
-        }
-        Ok(Some(ListedEntry {
-            name: name.as_os_str().to_owned(),
-            kind: self.node(id)?.entry_kind(),
-            inode: self.table.identity(id).inode,
-            next: FIRST_MADE.saturating_add(position).saturating_add(1),
-        }))
+        Ok(Self::Made(made.into()))
     }
 }
 
@@ -167,16 +118,16 @@ impl Listing {
             match &mut self.stage {
                 Stage::Dot => {
                     self.stage = Stage::DotDot;
-                    return Ok(Some(view.list_self(self.folder)));
+                    return Ok(Some(self.own_entry(view)));
                 }
                 Stage::DotDot => {
                     self.stage = Stage::Lower(VecDeque::new());
-                    return Ok(Some(view.list_parent(self.folder)));
+                    return Ok(Some(self.parent_entry(view)));
                 }
                 Stage::Lower(read) => {
                     let next = match (read.pop_front(), &self.lower) {
                         (Some(entry), Some(lower)) => {
-                            if let Some(entry) = view.merge(self.folder, lower, entry)? {
+                            if let Some(entry) = self.merge(view, lower, entry)? {
                                 return Ok(Some(entry));
                             }
                             continue;
@@ -185,17 +136,64 @@ impl Listing {
                         (_, None) => VecDeque::new(),
                     };
                     self.stage =
-                        if next.is_empty() { view.made_from(self.folder, 0)? } else { Stage::Lower(next) };
+                        if next.is_empty() { Stage::made(view, self.folder, 0)? } else { Stage::Lower(next) };
                 }
                 Stage::Made(made) => {
                     let Some((position, name)) = made.pop_front() else { return Ok(None) };
-                    let entry = view.list_made(self.folder, self.lower.as_ref(), (position, &name))?;
+                    let entry = self.made_entry(view, (position, &name))?;
                     if entry.is_some() {
                         return Ok(entry);
                     }
                 }
             }
         }
+    }
+
+    fn own_entry(&self, view: &View) -> ListedEntry {
+        let inode = view.table.identity(self.folder).inode;
+        ListedEntry { name: ".".into(), kind: EntryKind::Folder, inode, next: AFTER_DOT }
+    }
+
+    fn parent_entry(&self, view: &View) -> ListedEntry {
+        let inode = view.table.identity(view.table.parent(self.folder).unwrap_or(self.folder)).inode;
+        ListedEntry { name: "..".into(), kind: EntryKind::Folder, inode, next: AFTER_DOTS }
+    }
+
+    /// The entry that a name of the original folder stands for; `None` if it is removed.
+    fn merge(&self, view: &View, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
+        let Ok(name) = Name::new(&entry.name) else { return Ok(None) };
+        match view.folder(self.folder)?.entries().and_then(|entries| entries.get(&name)) {
+            Some(Override::Removed) => Ok(None),
+            Some(Override::Node(id)) => {
+                let kind = view.node(*id)?.entry_kind();
+                Ok(Some(ListedEntry { kind, inode: view.table.identity(*id).inode, ..entry }))
+            }
+            None if entry.kind == EntryKind::Other => {
+                // Some file systems do not store kinds with names. Of an entry that has vanished it stays unknown.
+                let kind = stat_at(lower, name.as_os_str()).map_or(entry.kind, |stat| kind_of(&stat));
+                Ok(Some(ListedEntry { kind, ..entry }))
+            }
+            None => Ok(Some(entry)),
+        }
+    }
+
+    /// An entry that only the program made, if it still exists.
+    fn made_entry(&self, view: &View, (position, name): (u64, &Name)) -> Result<Option<ListedEntry>> {
+        let entry = view.folder(self.folder)?.entries().and_then(|entries| entries.get(name));
+        let id = match entry {
+            Some(Override::Node(id)) if view.table.position(self.folder, name) == Some(position) => *id,
+            Some(Override::Node(_) | Override::Removed) | None => return Ok(None),
+        };
+        let is_listed_below = |lower: &OwnedFd| stat_at(lower, name.as_os_str()).is_ok();
+        if view.table.is_in_place(id) || self.lower.as_ref().is_some_and(is_listed_below) {
+            return Ok(None);
+        }
+        Ok(Some(ListedEntry {
+            name: name.as_os_str().to_owned(),
+            kind: view.node(id)?.entry_kind(),
+            inode: view.table.identity(id).inode,
+            next: FIRST_MADE.saturating_add(position).saturating_add(1),
+        }))
     }
 }
 
