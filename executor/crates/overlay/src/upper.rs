@@ -74,9 +74,9 @@ impl Upper {
         self.find(number, |folder, name| stat_at(folder, name))
     }
 
-    /// Removes a content of the own folder.
-    pub(crate) fn remove(&self, number: u64) -> Result<(), Errno> {
-        unlinkat(&self.own, number.to_string(), AtFlags::empty())
+    /// Removes a content of the own folder that no node has. One that remains is removed with the folder.
+    pub(crate) fn discard(&self, number: u64) {
+        let _remains = unlinkat(&self.own, number.to_string(), AtFlags::empty());
     }
 
     /// Looks up a content in the folder that has it.

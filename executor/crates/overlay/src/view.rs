@@ -38,15 +38,14 @@ pub use times::NewTime;
 
 use crate::lower::LowerRoot;
 use crate::name::Name;
-use crate::seen::{EntryKind, FileTime, Identity, Seen, stat_at};
+use crate::seen::{EntryKind, FileTime, Identity, Seen};
 use crate::table::{Content, Modified, Node, NodeId, NodeKind, Table};
 use crate::upper::Upper;
 use checks::User;
 use find::{Found, Original};
-use handles::Live;
-use rustix::fs::{AtFlags, Mode, mkdirat, unlinkat};
+use handles::Handles;
 use rustix::io::{Errno, Result};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -80,6 +79,27 @@ pub struct Stat {
     pub identity: Identity,
 }
 
+impl Stat {
+    /// The attributes of a folder or link that the program made, but for its times.
+    fn of_made(id: NodeId, node: &Node) -> Self {
+        let size = match &node.kind {
+            NodeKind::Link(target) => u64::try_from(target.len()).unwrap_or(u64::MAX),
+            NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Other => 4096,
+        };
+        let epoch = FileTime { seconds: 0, nanoseconds: 0 };
+        Self {
+            kind: node.entry_kind(),
+            size,
+            mode: node.mode.unwrap_or(0o777),
+            nlink: 1,
+            modified: epoch,
+            accessed: epoch,
+            changed: epoch,
+            identity: Identity { device: 0, inode: id.0 },
+        }
+    }
+}
+
 /// The files of one program, which has all of them for itself, or in turns with its calls.
 ///
 /// Folders and files are named by their [`NodeId`]; a number that is not in use is `EBADF`. A folder that was opened, and
@@ -93,8 +113,7 @@ pub struct View {
     user: User,
     /// The bytes that were copied.
     copied_bytes: u64,
-    /// The open folders and files, by node.
-    live: HashMap<NodeId, Live>,
+    handles: Handles,
     /// The nodes without a place: removed while they were open.
     removed: BTreeSet<NodeId>,
     /// The size of the table at which nodes that nothing needs are looked for.
@@ -138,9 +157,10 @@ impl View {
 
     fn with_table(table: Table, upper: Upper, roots: Vec<LowerRoot>, budget: UpperBudget) -> Result<Self> {
         let user = User::of_upper(&upper)?;
-        let mut live = HashMap::new();
+        let mut handles = Handles::default();
         for (root, id) in roots.iter().zip(table.roots()) {
-            live.insert(*id, Live::of_folder(Some(Arc::new(rustix::io::fcntl_dupfd_cloexec(&root.dir, 0)?))));
+            let lower = rustix::io::fcntl_dupfd_cloexec(&root.dir, 0)?;
+            handles.hold_folder(*id, Some(Arc::new(lower)));
         }
         let removed = BTreeSet::new();
         Ok(Self {
@@ -150,7 +170,7 @@ impl View {
             budget,
             user,
             copied_bytes: 0,
-            live,
+            handles,
             removed,
             sweep_at: MIN_SWEEP,
             calls: 0,
@@ -216,7 +236,7 @@ impl View {
                 Stat { mode, identity: self.table.identity(id), ..original.stat() }
             }
             (_, Some(_)) => self.original(id)?.stat(),
-            (_, None) => self.stat_made(id, node),
+            (_, None) => Stat::of_made(id, node),
         };
         if node.entries().is_some_and(|entries| !entries.is_empty()) {
             stat.nlink = 1;
@@ -230,51 +250,11 @@ impl View {
         Ok(stat)
     }
 
-    /// The attributes of a folder or link that the program made, but for its times.
-    fn stat_made(&self, id: NodeId, node: &Node) -> Stat {
-        let size = match &node.kind {
-            NodeKind::Link(target) => u64::try_from(target.len()).unwrap_or(u64::MAX),
-            NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Other => 4096,
-        };
-        let epoch = FileTime { seconds: 0, nanoseconds: 0 };
-        Stat {
-            kind: node.entry_kind(),
-            size,
-            mode: node.mode.unwrap_or(0o777),
-            nlink: 1,
-            modified: epoch,
-            accessed: epoch,
-            changed: epoch,
-            identity: Identity { device: 0, inode: id.0 },
-        }
-    }
-
     fn node(&self, id: NodeId) -> Result<&Node> {
         self.table.node(id).ok_or(Errno::BADF)
     }
 
     fn node_mut(&mut self, id: NodeId) -> Result<&mut Node> {
         self.table.node_mut(id).ok_or(Errno::BADF)
-    }
-}
-
-impl User {
-    /// Finds out about this user from what it makes in the upper folder: the kernel tells the umask of a process only to
-    /// one that sets it, or in `/proc`.
-    fn of_upper(upper: &Upper) -> Result<Self> {
-        const PROBE: &str = "probe";
-        // It is there if the process was killed between the next calls.
-        let _may_be_missing = unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR);
-        mkdirat(upper.dir(), PROBE, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
-        let probe = stat_at(upper.dir(), PROBE);
-        unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR)?;
-        let probe = probe?;
-        let capabilities = rustix::thread::capabilities(None)?.effective;
-        Ok(Self {
-            id: probe.stx_uid,
-            umask: !u32::from(probe.stx_mode) & 0o777,
-            may_act_for_owners: capabilities.contains(rustix::thread::CapabilitySet::FOWNER),
-            keeps_set_id: capabilities.contains(rustix::thread::CapabilitySet::FSETID),
-        })
     }
 }

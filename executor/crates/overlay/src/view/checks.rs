@@ -7,7 +7,8 @@ use crate::lower::{Access, root_of};
 use crate::name::Name;
 use crate::seen::{EntryKind, stat_at};
 use crate::table::NodeId;
-use rustix::fs::{Access as Rights, AtFlags, accessat};
+use crate::upper::Upper;
+use rustix::fs::{Access as Rights, AtFlags, Mode, accessat, mkdirat, unlinkat};
 use rustix::io::{Errno, Result};
 
 /// The user of this process.
@@ -22,6 +23,27 @@ pub(super) struct User {
 }
 
 const STICKY: u32 = 0o1000;
+
+impl User {
+    /// Finds out about this user from what it makes in the upper folder: the kernel tells the umask of a process only to
+    /// one that sets it, or in `/proc`.
+    pub(super) fn of_upper(upper: &Upper) -> Result<Self> {
+        const PROBE: &str = "probe";
+        // It is there if the process was killed between the next calls.
+        let _may_be_missing = unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR);
+        mkdirat(upper.dir(), PROBE, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        let probe = stat_at(upper.dir(), PROBE);
+        unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR)?;
+        let probe = probe?;
+        let capabilities = rustix::thread::capabilities(None)?.effective;
+        Ok(Self {
+            id: probe.stx_uid,
+            umask: !u32::from(probe.stx_mode) & 0o777,
+            may_act_for_owners: capabilities.contains(rustix::thread::CapabilitySet::FOWNER),
+            keeps_set_id: capabilities.contains(rustix::thread::CapabilitySet::FSETID),
+        })
+    }
+}
 
 impl View {
     /// Refuses a change below a root that may only be read: `EPERM`, as from wasmtime's own folders.
@@ -118,14 +140,14 @@ impl View {
         }
         if are_now { may_write.map_err(|_| Errno::ACCESS) } else { Err(Errno::PERM) }
     }
+}
 
-    /// Refuses to make entries of a kind that a file open cannot have.
-    pub(super) const fn check_openable(kind: EntryKind) -> Result<()> {
-        match kind {
-            EntryKind::File => Ok(()),
-            EntryKind::Folder => Err(Errno::ISDIR),
-            EntryKind::Link => Err(Errno::LOOP),
-            EntryKind::Other => Err(Errno::OPNOTSUPP),
-        }
+/// Refuses to make entries of a kind that a file open cannot have.
+pub(super) const fn check_openable(kind: EntryKind) -> Result<()> {
+    match kind {
+        EntryKind::File => Ok(()),
+        EntryKind::Folder => Err(Errno::ISDIR),
+        EntryKind::Link => Err(Errno::LOOP),
+        EntryKind::Other => Err(Errno::OPNOTSUPP),
     }
 }

@@ -1,7 +1,7 @@
 //! Copying a content into the own upper folder before it is written.
 
 use super::View;
-use super::handles::{HandleContent, Live, Redirection};
+use super::handles::{HandleContent, Redirection};
 use crate::seen::{EntryKind, Seen, stat_at};
 use crate::table::{Content, Modified, NodeId, NodeKind};
 use rustix::fs::{Mode, OFlags, SeekFrom, Statx, copy_file_range, ftruncate, ioctl_ficlone, openat, seek};
@@ -31,7 +31,7 @@ impl View {
     /// open handles have it.
     pub(super) fn stat_content(&self, id: NodeId, number: u64) -> Result<Statx> {
         match self.upper.stat(number) {
-            Err(Errno::NOENT) => stat_at(&*self.find_handle(id)?, ""),
+            Err(Errno::NOENT) => stat_at(&*self.handles.find(id)?, ""),
             found => found,
         }
     }
@@ -44,15 +44,13 @@ impl View {
         }
         let number = self.table.take_content_number();
         let result = self.copy_to(id, number, is_empty);
-        let (bytes, handles) = result.inspect_err(|_| self.discard_content(number))?;
+        let (bytes, handles) = result.inspect_err(|_| self.upper.discard(number))?;
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
         let node = self.node_mut(id)?;
         node.kind = NodeKind::File(Content::Upper(number));
         node.modified = None;
         node.accessed = None;
-        if let Some(live) = self.live.get_mut(&id) {
-            live.set_content(HandleContent::Own);
-        }
+        self.handles.set_content(id, HandleContent::Own);
         self.clear_set_id(id)?;
         handles.apply()
     }
@@ -77,8 +75,7 @@ impl View {
             let accessed = node.accessed.unwrap_or(stat.stx_atime.into());
             super::times::set_both(&copy, accessed, modified)?;
         }
-        let handles = self.live.get(&id).map(|live| Live::prepare_redirection(live, &self.upper, number));
-        Ok((bytes, handles.transpose()?.unwrap_or_default()))
+        Ok((bytes, self.handles.prepare_redirection(id, &self.upper, number)?))
     }
 
     fn open_lower_file(&self, id: NodeId) -> Result<OwnedFd> {
@@ -98,12 +95,6 @@ impl View {
             self.node_mut(id)?.mode = Some(mode & !removed);
         }
         Ok(())
-    }
-
-    /// Removes a content that no node has.
-    pub(super) fn discard_content(&mut self, number: u64) {
-        // A content that remains is removed with the upper folder.
-        let _remains = self.upper.remove(number);
     }
 }
 

@@ -132,10 +132,10 @@ impl View {
 
     /// A handle of the original folder of a folder; `None` if the program made it.
     pub(super) fn lower_folder(&self, id: NodeId) -> Result<Option<Arc<OwnedFd>>> {
-        if let Some(lower) = self.live.get(&id).and_then(|live| live.lower.as_ref()) {
-            return Ok(Some(Arc::clone(lower)));
+        match self.handles.lower(id) {
+            Some(lower) => Ok(Some(lower)),
+            None => self.node(id)?.origin.as_ref().map(|origin| self.open_lower(origin)).transpose(),
         }
-        self.node(id)?.origin.as_ref().map(|origin| self.open_lower(origin)).transpose()
     }
 
     fn open_lower(&self, path: &EntryPath) -> Result<Arc<OwnedFd>> {
@@ -148,19 +148,18 @@ impl View {
         let Some((folder, name)) = self.node(id)?.origin.as_deref().and_then(EntryPath::split) else {
             return Ok(None);
         };
-        let open = self.table.by_origin(&folder).and_then(|id| self.live.get(&id)?.lower.as_ref());
-        let folder = open.map_or_else(|| self.open_lower(&folder), |open| Ok(Arc::clone(open)))?;
+        let open = self.table.by_origin(&folder).and_then(|id| self.handles.lower(id));
+        let folder = open.map_or_else(|| self.open_lower(&folder), Ok)?;
         Ok(Some((folder, name.clone())))
     }
 
     /// The original of a node that has one, as it is now.
     pub(super) fn original(&self, id: NodeId) -> Result<Original> {
-        let live = self.live.get(&id);
-        if let Some(lower) = live.and_then(|live| live.lower.as_ref()) {
+        if let Some(lower) = self.handles.lower(id) {
             return Ok(Original::from(&stat_at(lower, "")?));
         }
         // An open file of the original answers without a walk, and even if another program has removed it.
-        if let Some(file) = live.and_then(super::handles::Live::open_original) {
+        if let Some(file) = self.handles.open_original(id) {
             return Ok(Original::from(&stat_at(&*file, "")?));
         }
         let (folder, name) = self.lower_place(id)?.ok_or(Errno::BADF)?;

@@ -1,23 +1,28 @@
 //! The open folders and files: folders by a count, files by weak references to the handles that were given out.
 
-use super::View;
+use super::OpenFile;
 use crate::table::NodeId;
 use crate::upper::Upper;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::{Arc, Weak};
 
+/// The open handles, by node.
+#[derive(Debug, Default)]
+pub(super) struct Handles(HashMap<NodeId, Live>);
+
 /// The open handles of one node.
-#[derive(Debug)]
-pub(super) struct Live {
+#[derive(Debug, Default)]
+struct Live {
     /// The number of times that the folder was opened and not closed.
-    pub(super) opens: usize,
+    opens: usize,
     /// The original folder, while the folder is open.
-    pub(super) lower: Option<Arc<OwnedFd>>,
+    lower: Option<Arc<OwnedFd>>,
     /// Kept by everything else that uses the folder.
-    pub(super) pin: Arc<()>,
+    pin: Arc<()>,
     files: Vec<Handle>,
 }
 
@@ -40,58 +45,109 @@ pub(super) enum HandleContent {
     Own,
 }
 
-impl Default for Live {
-    fn default() -> Self {
-        Self { opens: 0, lower: None, pin: Arc::new(()), files: Vec::new() }
+impl Handle {
+    fn is_open(&self) -> bool {
+        self.file.strong_count() > 0
     }
 }
 
-impl Live {
-    pub(super) fn of_folder(lower: Option<Arc<OwnedFd>>) -> Self {
-        Self { opens: 1, lower, ..Self::default() }
+impl Handles {
+    /// `true` if a folder or file is in use.
+    pub(super) fn is_open(&self, id: NodeId) -> bool {
+        let is_held = |live: &Live| live.opens > 0 || Arc::strong_count(&live.pin) > 1;
+        self.0.get(&id).is_some_and(is_held) || self.files(id).any(Handle::is_open)
     }
 
-    pub(super) fn is_in_use(&self) -> bool {
-        let is_open = |handle: &Handle| handle.file.strong_count() > 0;
-        self.opens > 0 || Arc::strong_count(&self.pin) > 1 || self.files.iter().any(is_open)
+    /// Forgets all nodes that are not in use, and returns those that are.
+    pub(super) fn keep_open(&mut self) -> BTreeSet<NodeId> {
+        let open = self.0.keys().copied().filter(|id| self.is_open(*id)).collect::<BTreeSet<_>>();
+        self.0.retain(|id, _| open.contains(id));
+        open
     }
 
-    pub(super) fn add_file(&mut self, file: &Arc<File>, flags: OFlags, content: HandleContent) {
-        self.files.retain(|handle| handle.file.strong_count() > 0);
-        self.files.push(Handle { file: Arc::downgrade(file), flags, content });
+    /// Forgets a node that is not in use.
+    pub(super) fn forget(&mut self, id: NodeId) {
+        self.0.remove(&id);
     }
 
-    /// A handle that is open on the original.
-    pub(super) fn open_original(&self) -> Option<Arc<File>> {
-        let of_original = self.files.iter().filter(|handle| handle.content == HandleContent::Original);
-        of_original.filter_map(|handle| handle.file.upgrade()).next()
+    /// Counts one more use of a folder, whose original is `lower`.
+    pub(super) fn hold_folder(&mut self, id: NodeId, lower: Option<Arc<OwnedFd>>) {
+        let live = self.0.entry(id).or_default();
+        live.opens = live.opens.saturating_add(1);
+        live.lower = lower;
     }
 
-    /// Opens a content for each handle that has not one of the own folder, to replace it with.
-    pub(super) fn prepare_redirection(&self, upper: &Upper, number: u64) -> Result<Redirection> {
-        let others = self.files.iter().filter(|handle| handle.content != HandleContent::Own);
+    /// Counts one use less.
+    pub(super) fn release_folder(&mut self, id: NodeId) {
+        if let Some(live) = self.0.get_mut(&id) {
+            live.opens = live.opens.saturating_sub(1);
+        }
+    }
+
+    /// The original folder of an open folder.
+    pub(super) fn lower(&self, id: NodeId) -> Option<Arc<OwnedFd>> {
+        self.0.get(&id)?.lower.clone()
+    }
+
+    /// Keeps a folder in use until the result is dropped.
+    pub(super) fn pin(&mut self, id: NodeId) -> Arc<()> {
+        Arc::clone(&self.0.entry(id).or_default().pin)
+    }
+
+    /// Makes a handle of an open file, which is in use until the handle is dropped.
+    pub(super) fn give_out(
+        &mut self,
+        node: NodeId,
+        file: OwnedFd,
+        flags: OFlags,
+        content: HandleContent,
+    ) -> OpenFile {
+        let file = Arc::new(File::from(file));
+        let files = &mut self.0.entry(node).or_default().files;
+        files.retain(Handle::is_open);
+        files.push(Handle { file: Arc::downgrade(&file), flags: flags & !OFlags::TRUNC, content });
+        OpenFile { node, file }
+    }
+
+    fn files(&self, id: NodeId) -> impl Iterator<Item = &Handle> {
+        self.0.get(&id).into_iter().flat_map(|live| &live.files)
+    }
+
+    /// Finds any open handle of a file.
+    pub(super) fn find(&self, id: NodeId) -> Result<Arc<File>> {
+        self.files(id).find_map(|handle| handle.file.upgrade()).ok_or(Errno::NOENT)
+    }
+
+    /// A handle of a file that is open on the original.
+    pub(super) fn open_original(&self, id: NodeId) -> Option<Arc<File>> {
+        let mut of_original = self.files(id).filter(|handle| handle.content == HandleContent::Original);
+        of_original.find_map(|handle| handle.file.upgrade())
+    }
+
+    /// `true` if a file is open for writing.
+    pub(super) fn is_written(&self, id: NodeId) -> bool {
+        let can_write = |handle: &Handle| handle.flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        self.files(id).any(|handle| can_write(handle) && handle.is_open())
+    }
+
+    /// Notes the content that all handles of a file have.
+    pub(super) fn set_content(&mut self, id: NodeId, content: HandleContent) {
+        for handle in self.0.get_mut(&id).into_iter().flat_map(|live| &mut live.files) {
+            handle.content = content;
+        }
+    }
+
+    /// Opens a content for each handle of a file that has not one of the own folder, to replace it with.
+    pub(super) fn prepare_redirection(&self, id: NodeId, upper: &Upper, number: u64) -> Result<Redirection> {
+        let others = self.files(id).filter(|handle| handle.content != HandleContent::Own);
         let open = others.filter_map(|handle| Some((handle.file.upgrade()?, handle.flags)));
         open.map(|(file, flags)| Ok((file, upper.open(number, flags)?)))
             .collect::<Result<_>>()
             .map(Redirection)
     }
-
-    /// Notes the content that all handles have.
-    pub(super) fn set_content(&mut self, content: HandleContent) {
-        for handle in &mut self.files {
-            handle.content = content;
-        }
-    }
-
-    /// `true` if the file is open for writing.
-    pub(super) fn is_written(&self) -> bool {
-        let can_write = |handle: &Handle| handle.flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-        self.files.iter().any(|handle| can_write(handle) && handle.file.strong_count() > 0)
-    }
 }
 
 /// The handles of a content, each with one of the content that takes its place.
-#[derive(Default)]
 pub(super) struct Redirection(Vec<(Arc<File>, OwnedFd)>);
 
 impl Redirection {
@@ -114,21 +170,5 @@ fn replace(old: &File, new: &OwnedFd) -> Result<()> {
             Err(Errno::INTR | Errno::BUSY) => {}
             other => return other,
         }
-    }
-}
-
-impl View {
-    /// Finds any open handle of a file.
-    pub(super) fn find_handle(&self, id: NodeId) -> Result<Arc<File>> {
-        let mut handles = self.live.get(&id).into_iter().flat_map(|live| &live.files);
-        handles.find_map(|handle| handle.file.upgrade()).ok_or(Errno::NOENT)
-    }
-
-    /// Ends one use of an opened folder.
-    pub fn close_folder(&mut self, id: NodeId) {
-        if let Some(live) = self.live.get_mut(&id) {
-            live.opens = live.opens.saturating_sub(1);
-        }
-        self.drop_unused(id);
     }
 }

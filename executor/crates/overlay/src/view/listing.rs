@@ -86,7 +86,7 @@ impl View {
                 Stage::Lower(VecDeque::new())
             }
         };
-        let pin = Arc::clone(&self.live.entry(folder).or_default().pin);
+        let pin = self.handles.pin(folder);
         Ok(Listing { folder, _pin: pin, lower, stage })
     }
 }

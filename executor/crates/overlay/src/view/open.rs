@@ -1,5 +1,6 @@
 //! Opening folders and files.
 
+use super::checks::check_openable;
 use super::handles::HandleContent;
 use super::{Found, View};
 use crate::name::Name;
@@ -8,7 +9,6 @@ use crate::table::{Content, NodeId, NodeKind};
 use rustix::fs::{Access as Rights, Mode, OFlags, openat};
 use rustix::io::{Errno, Result};
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The way in which a file is to be opened. A file that is neither read nor written is opened for reading.
@@ -85,7 +85,8 @@ impl View {
         }
         self.check_entry(folder, name, &found, Rights::READ_OK)?;
         let id = self.adopt(folder, name, &found)?;
-        self.hold_folder(id)?;
+        let lower = self.lower_folder(id)?;
+        self.handles.hold_folder(id, lower);
         Ok(id)
     }
 
@@ -104,17 +105,15 @@ impl View {
             }
             folder = self.adopt(folder, name, &found)?;
         }
-        self.hold_folder(folder)?;
+        let lower = self.lower_folder(folder)?;
+        self.handles.hold_folder(folder, lower);
         Ok(Some(folder))
     }
 
-    /// Counts one more use of a folder.
-    fn hold_folder(&mut self, id: NodeId) -> Result<()> {
-        let lower = self.lower_folder(id)?;
-        let live = self.live.entry(id).or_default();
-        live.opens = live.opens.saturating_add(1);
-        live.lower = lower;
-        Ok(())
+    /// Ends one use of an opened folder.
+    pub fn close_folder(&mut self, id: NodeId) {
+        self.handles.release_folder(id);
+        self.drop_unused(id);
     }
 
     /// Opens, and perhaps makes, the file `name` of a folder.
@@ -137,7 +136,7 @@ impl View {
         if how.create == Create::Exclusive {
             return Err(Errno::EXIST);
         }
-        Self::check_openable(self.kind(&found)?)?;
+        check_openable(self.kind(&found)?)?;
         let is_lower = match &found {
             Found::Node(id) => self.node(*id)?.kind == NodeKind::File(Content::Lower),
             Found::Original(_) => true,
@@ -165,9 +164,9 @@ impl View {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(&lower, lower_name.as_os_str(), flags, Mode::empty())?;
         // Another program may have replaced the entry since it was looked at.
-        Self::check_openable(kind_of(&stat_at(&file, "")?))?;
+        check_openable(kind_of(&stat_at(&file, "")?))?;
         let node = self.adopt(folder, name, found)?;
-        Ok(self.give_out(node, file, OFlags::RDONLY, HandleContent::Original))
+        Ok(self.handles.give_out(node, file, OFlags::RDONLY, HandleContent::Original))
     }
 
     fn open_upper(&mut self, id: NodeId, how: How) -> Result<OpenFile> {
@@ -182,7 +181,7 @@ impl View {
             // The kernel removes these bits from a file whose content is changed.
             self.clear_set_id(id)?;
         }
-        Ok(self.give_out(id, file, how.flags(), content))
+        Ok(self.handles.give_out(id, file, how.flags(), content))
     }
 
     fn create_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile> {
@@ -191,15 +190,9 @@ impl View {
         let number = self.table.take_content_number();
         drop(self.upper.create(number)?);
         let opened = self.upper.open(number, how.flags() & !OFlags::TRUNC);
-        let file = opened.inspect_err(|_| self.discard_content(number))?;
+        let file = opened.inspect_err(|_| self.upper.discard(number))?;
         let kind = NodeKind::File(Content::Upper(number));
         let id = self.table.create(folder, name, kind, 0o666 & !self.user.umask)?;
-        Ok(self.give_out(id, file, how.flags(), HandleContent::Own))
-    }
-
-    fn give_out(&mut self, node: NodeId, file: OwnedFd, flags: OFlags, content: HandleContent) -> OpenFile {
-        let file = Arc::new(File::from(file));
-        self.live.entry(node).or_default().add_file(&file, flags & !OFlags::TRUNC, content);
-        OpenFile { node, file }
+        Ok(self.handles.give_out(id, file, how.flags(), HandleContent::Own))
     }
 }

@@ -19,8 +19,7 @@ impl View {
         if table.roots() != self.table.roots() {
             return Err(Errno::INVAL);
         }
-        let open = self.live.keys().copied().filter(|id| self.is_open(*id)).collect::<BTreeSet<_>>();
-        self.live.retain(|id, _| open.contains(id));
+        let open = self.handles.keep_open();
         let old = std::mem::replace(&mut self.table, table);
         self.table.succeed(&old);
         let mut removed = BTreeSet::new();
@@ -68,16 +67,15 @@ impl View {
 
     /// Puts the content that another member has made behind all handles of a file. Handles that write get a copy of it.
     fn follow(&mut self, id: NodeId, content: Content) -> Result<()> {
-        let Some(live) = self.live.get_mut(&id) else { return Ok(()) };
         let number = match content {
             Content::Upper(number) => number,
             Content::Lower => return Err(Errno::STALE),
         };
-        live.set_content(HandleContent::Earlier);
-        if live.is_written() {
+        self.handles.set_content(id, HandleContent::Earlier);
+        if self.handles.is_written(id) {
             return self.copy_up(id, false);
         }
-        live.prepare_redirection(&self.upper, number)?.apply()
+        self.handles.prepare_redirection(id, &self.upper, number)?.apply()
     }
 
     /// Removes the own contents that no node has any more.
@@ -85,7 +83,7 @@ impl View {
         let kept = self.table.nodes().filter_map(|(_, node)| node.upper()).collect::<BTreeSet<_>>();
         for number in old.nodes().filter_map(|(_, node)| node.upper()) {
             if !kept.contains(&number) {
-                self.discard_content(number);
+                self.upper.discard(number);
             }
         }
     }

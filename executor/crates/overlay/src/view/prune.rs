@@ -28,13 +28,8 @@ impl View {
         for id in &self.removed {
             table.drop_node(*id);
         }
-        finish(&mut table, &self.upper, |id| self.is_open(id))?;
+        finish(&mut table, &self.upper, |id| self.handles.is_open(id))?;
         Ok(table)
-    }
-
-    /// `true` if a folder or file is in use.
-    pub(super) fn is_open(&self, id: NodeId) -> bool {
-        self.live.get(&id).is_some_and(super::handles::Live::is_in_use)
     }
 
     /// Looks for nodes that nothing needs, once the table has doubled since the last time or is full. The time that this
@@ -60,10 +55,10 @@ impl View {
 
     /// Drops a node if it is not open, and either removed or an unchanged original in its place.
     pub(super) fn drop_unused(&mut self, id: NodeId) {
-        if self.is_open(id) || self.table.roots().contains(&id) {
+        if self.handles.is_open(id) || self.table.roots().contains(&id) {
             return;
         }
-        self.live.remove(&id);
+        self.handles.forget(id);
         if self.removed.remove(&id) {
             self.forget(id);
         } else {
@@ -74,7 +69,7 @@ impl View {
     /// Drops a removed node with its content.
     pub(super) fn forget(&mut self, id: NodeId) {
         if let Some(number) = self.table.node(id).and_then(crate::table::Node::upper) {
-            self.discard_content(number);
+            self.upper.discard(number);
         }
         self.table.drop_node(id);
     }

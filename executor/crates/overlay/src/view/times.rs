@@ -104,7 +104,7 @@ impl View {
                 Timestamps { last_access: accessed.to_timespec(), last_modification: modified.to_timespec() };
             return match self.upper.open(number, OFlags::RDONLY) {
                 // As in `stat_content`.
-                Err(Errno::NOENT) => futimens(&*self.find_handle(id)?, &times),
+                Err(Errno::NOENT) => futimens(&*self.handles.find(id)?, &times),
                 opened => futimens(opened?, &times),
             };
         }
