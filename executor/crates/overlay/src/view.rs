@@ -106,20 +106,26 @@ impl Stat {
 /// each root, can be used until [`View::close_folder`].
 #[derive(Debug)]
 pub struct View {
-    table: Table,
+    tree: Tree,
     upper: Upper,
-    roots: Vec<LowerRoot>,
     budget: UpperBudget,
-    user: User,
     /// The bytes that were copied.
     copied_bytes: u64,
-    handles: Handles,
-    /// The nodes without a place: removed while they were open.
-    removed: BTreeSet<NodeId>,
     /// The size of the table at which nodes that nothing needs are looked for.
     sweep_at: usize,
     /// The calls since the last sweep.
     calls: usize,
+}
+
+/// The entries as they are now. Its methods find them and check what the kernel would check, and change nothing.
+#[derive(Debug)]
+struct Tree {
+    table: Table,
+    roots: Vec<LowerRoot>,
+    user: User,
+    handles: Handles,
+    /// The nodes without a place: removed while they were open.
+    removed: BTreeSet<NodeId>,
 }
 
 /// The size of a table below which it is not swept.
@@ -162,25 +168,14 @@ impl View {
             let lower = rustix::io::fcntl_dupfd_cloexec(&root.dir, 0)?;
             handles.hold_folder(*id, Some(Arc::new(lower)));
         }
-        let removed = BTreeSet::new();
-        Ok(Self {
-            table,
-            upper,
-            roots,
-            budget,
-            user,
-            copied_bytes: 0,
-            handles,
-            removed,
-            sweep_at: MIN_SWEEP,
-            calls: 0,
-        })
+        let tree = Tree { table, roots, user, handles, removed: BTreeSet::new() };
+        Ok(Self { tree, upper, budget, copied_bytes: 0, sweep_at: MIN_SWEEP, calls: 0 })
     }
 
     /// The folder of a root; `None` if there is no such root.
     #[must_use]
     pub fn root(&self, index: usize) -> Option<NodeId> {
-        self.table.roots().get(index).copied()
+        self.tree.table.roots().get(index).copied()
     }
 
     /// The bytes that were copied from originals so far, because they were to be changed.
@@ -194,7 +189,7 @@ impl View {
     /// # Errors
     /// As `fstatat` without following a link.
     pub fn lookup(&self, folder: NodeId, name: &Name) -> Result<Stat> {
-        match self.find(folder, name)?.ok_or(Errno::NOENT)? {
+        match self.tree.find(folder, name)?.ok_or(Errno::NOENT)? {
             Found::Original(original) => Ok(original.stat()),
             Found::Node(id) => self.stat(id),
         }
@@ -205,18 +200,18 @@ impl View {
     /// # Errors
     /// As `readlinkat`.
     pub fn read_link(&mut self, folder: NodeId, name: &Name) -> Result<std::ffi::OsString> {
-        match self.find(folder, name)?.ok_or(Errno::NOENT)? {
+        match self.tree.find(folder, name)?.ok_or(Errno::NOENT)? {
             Found::Original(original) => {
                 if original.seen.kind != EntryKind::Link {
                     return Err(Errno::INVAL);
                 }
-                let lower = self.lower_folder(folder)?.ok_or(Errno::NOENT)?;
+                let lower = self.tree.lower_folder(folder)?.ok_or(Errno::NOENT)?;
                 let target = find::read_target(&lower, name)?;
                 self.check_room()?;
-                self.table.note_entry(folder, name, original.seen)?;
+                self.tree.table.note_entry(folder, name, original.seen)?;
                 Ok(target)
             }
-            Found::Node(id) => match &self.node(id)?.kind {
+            Found::Node(id) => match &self.tree.node(id)?.kind {
                 NodeKind::Link(target) => Ok(target.clone()),
                 NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Other => Err(Errno::INVAL),
             },
@@ -228,20 +223,20 @@ impl View {
     /// # Errors
     /// As `fstat`.
     pub fn stat(&self, id: NodeId) -> Result<Stat> {
-        let node = self.node(id)?;
+        let node = self.tree.node(id)?;
         let mut stat = match (&node.kind, &node.origin) {
             (NodeKind::File(Content::Upper(number)), _) => {
                 let original = Original::from(&self.stat_content(id, *number)?);
-                let mode = self.table.mode(id).ok_or(Errno::BADF)?;
-                Stat { mode, identity: self.table.identity(id), ..original.stat() }
+                let mode = self.tree.table.mode(id).ok_or(Errno::BADF)?;
+                Stat { mode, identity: self.tree.table.identity(id), ..original.stat() }
             }
-            (_, Some(_)) => self.original(id)?.stat(),
+            (_, Some(_)) => self.tree.original(id)?.stat(),
             (_, None) => Stat::of_made(id, node),
         };
         if node.entries().is_some_and(|entries| !entries.is_empty()) {
             stat.nlink = 1;
         }
-        if self.removed.contains(&id) {
+        if self.tree.removed.contains(&id) {
             stat.nlink = 0;
         }
         stat.modified = node.modified.map_or(stat.modified, Modified::time);
@@ -250,11 +245,7 @@ impl View {
         Ok(stat)
     }
 
-    fn node(&self, id: NodeId) -> Result<&Node> {
-        self.table.node(id).ok_or(Errno::BADF)
-    }
-
     fn node_mut(&mut self, id: NodeId) -> Result<&mut Node> {
-        self.table.node_mut(id).ok_or(Errno::BADF)
+        self.tree.table.node_mut(id).ok_or(Errno::BADF)
     }
 }

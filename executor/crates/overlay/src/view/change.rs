@@ -1,9 +1,10 @@
-//! Making and removing entries.
+//! Making and removing entries, and giving them nodes.
 
-use super::{Found, View};
+use super::find::read_target;
+use super::{Found, Tree, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, FileTime};
-use crate::table::{NodeId, NodeKind, Override, is_target};
+use crate::table::{Content, Node, NodeId, NodeKind, Override, is_target};
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
@@ -22,12 +23,12 @@ impl View {
     pub fn create_folder(&mut self, folder: NodeId, name: &Name) -> Result<()> {
         self.check_new(folder, name)?;
         // A folder inherits the group's inheritance from its own folder.
-        let inherited = match self.node(folder)?.mode {
+        let inherited = match self.tree.node(folder)?.mode {
             Some(mode) => mode & SET_GROUP_ID,
-            None => self.original(folder)?.seen.mode & SET_GROUP_ID,
+            None => self.tree.original(folder)?.seen.mode & SET_GROUP_ID,
         };
-        let mode = (0o777 & !self.user.umask) | inherited;
-        self.table.create(folder, name, NodeKind::Folder(BTreeMap::new()), mode)?;
+        let mode = (0o777 & !self.tree.user.umask) | inherited;
+        self.tree.table.create(folder, name, NodeKind::Folder(BTreeMap::new()), mode)?;
         Ok(())
     }
 
@@ -43,17 +44,44 @@ impl View {
             return Err(if target.as_bytes().contains(&0) { Errno::INVAL } else { Errno::NAMETOOLONG });
         }
         self.check_new(folder, name)?;
-        self.table.create(folder, name, NodeKind::Link(target.to_owned()), 0o777)?;
+        self.tree.table.create(folder, name, NodeKind::Link(target.to_owned()), 0o777)?;
         Ok(())
+    }
+
+    /// Refuses a call if the table is full.
+    pub(super) fn check_room(&self) -> Result<()> {
+        if self.tree.table.len() < self.budget.max_nodes { Ok(()) } else { Err(Errno::NOSPC) }
+    }
+
+    /// Gives an entry a node, if it has none.
+    pub(super) fn adopt(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<NodeId> {
+        let original = match found {
+            Found::Node(id) => return Ok(*id),
+            Found::Original(original) => original,
+        };
+        self.check_room()?;
+        let kind = match original.seen.kind {
+            EntryKind::File => NodeKind::File(Content::Lower),
+            EntryKind::Folder => NodeKind::Folder(BTreeMap::new()),
+            EntryKind::Link => {
+                let lower = self.tree.lower_folder(folder)?.ok_or(Errno::NOENT)?;
+                NodeKind::Link(read_target(&lower, name)?)
+            }
+            EntryKind::Other => NodeKind::Other,
+        };
+        let origin = self.tree.table.note_entry(folder, name, original.seen)?;
+        let id = self.tree.table.insert(Node::of_original(kind, origin));
+        self.tree.table.place(id, folder, name);
+        Ok(id)
     }
 
     fn check_new(&mut self, folder: NodeId, name: &Name) -> Result<()> {
         self.sweep_if_due();
-        self.check_root(folder)?;
-        if self.find(folder, name)?.is_some() {
+        self.tree.check_root(folder)?;
+        if self.tree.find(folder, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        self.check_change(folder)?;
+        self.tree.check_change(folder)?;
         self.check_room()
     }
 
@@ -63,11 +91,11 @@ impl View {
     /// As `unlinkat`; `EPERM` below a root that may only be read; `ENOSPC` if the table is full.
     pub fn unlink(&mut self, folder: NodeId, name: &Name) -> Result<()> {
         let found = self.find_to_remove(folder, name)?;
-        if self.kind(&found)? == EntryKind::Folder {
+        if self.tree.kind(&found)? == EntryKind::Folder {
             return Err(Errno::ISDIR);
         }
         self.remove(folder, name, &found)?;
-        self.table.touch(folder)
+        self.tree.table.touch(folder)
     }
 
     /// Removes the empty folder `name` of a folder.
@@ -77,24 +105,46 @@ impl View {
     /// not be read, so that it is not known whether it is empty; `ENOSPC` if the table is full.
     pub fn remove_folder(&mut self, folder: NodeId, name: &Name) -> Result<()> {
         let found = self.find_to_remove(folder, name)?;
-        if self.kind(&found)? != EntryKind::Folder {
+        if self.tree.kind(&found)? != EntryKind::Folder {
             return Err(Errno::NOTDIR);
         }
-        self.check_empty(folder, name, &found)?;
+        self.tree.check_empty(folder, name, &found)?;
         self.remove(folder, name, &found)?;
-        self.table.touch(folder)
+        self.tree.table.touch(folder)
     }
 
     fn find_to_remove(&mut self, folder: NodeId, name: &Name) -> Result<Found> {
         self.sweep_if_due();
-        self.check_root(folder)?;
-        self.folder(folder)?;
-        self.check_file_system(folder)?;
-        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
-        self.check_remove(folder, &found)?;
+        self.tree.check_root(folder)?;
+        self.tree.folder(folder)?;
+        self.tree.check_file_system(folder)?;
+        let found = self.tree.find(folder, name)?.ok_or(Errno::NOENT)?;
+        self.tree.check_remove(folder, &found)?;
         Ok(found)
     }
 
+    /// Takes an entry out of its folder. An original under its name stays hidden.
+    pub(super) fn remove(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<()> {
+        match found {
+            Found::Original(original) => {
+                self.check_room()?;
+                self.tree.table.note_entry(folder, name, original.seen)?;
+                self.tree.table.set_override(folder, name, Some(Override::Removed));
+            }
+            Found::Node(id) => {
+                self.tree.table.take_out(*id);
+                self.tree.removed.insert(*id);
+                if let Some(node) = self.tree.table.node_mut(*id) {
+                    node.changed = Some(FileTime::now());
+                }
+                self.drop_unused(*id);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tree {
     /// Checks that a folder has no entry.
     pub(super) fn check_empty(&self, folder: NodeId, name: &Name, found: &Found) -> Result<()> {
         let no_overrides = BTreeMap::new();
@@ -124,26 +174,6 @@ impl View {
             let name = entry.file_name().to_bytes();
             if !matches!(name, b"." | b"..") && !is_removed(OsStr::from_bytes(name)) {
                 return Err(Errno::NOTEMPTY);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes an entry out of its folder. An original under its name stays hidden.
-    pub(super) fn remove(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<()> {
-        match found {
-            Found::Original(original) => {
-                self.check_room()?;
-                self.table.note_entry(folder, name, original.seen)?;
-                self.table.set_override(folder, name, Some(Override::Removed));
-            }
-            Found::Node(id) => {
-                self.table.take_out(*id);
-                self.removed.insert(*id);
-                if let Some(node) = self.table.node_mut(*id) {
-                    node.changed = Some(FileTime::now());
-                }
-                self.drop_unused(*id);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The permissions that the kernel would check on the plain folder. It is asked about the originals; what the program made
 //! is its user's own.
 
-use super::View;
+use super::Tree;
 use super::find::{Found, Original};
 use crate::lower::{Access, root_of};
 use crate::name::Name;
@@ -45,7 +45,7 @@ impl User {
     }
 }
 
-impl View {
+impl Tree {
     /// Refuses a change below a root that may only be read: `EPERM`, as from wasmtime's own folders.
     pub(super) fn check_root(&self, folder: NodeId) -> Result<()> {
         // A removed folder is below no root. Its own calls say that it is gone.
@@ -54,11 +54,6 @@ impl View {
             Access::Write => Ok(()),
             Access::Read => Err(Errno::PERM),
         }
-    }
-
-    /// Refuses a call if the table is full.
-    pub(super) fn check_room(&self) -> Result<()> {
-        if self.table.len() < self.budget.max_nodes { Ok(()) } else { Err(Errno::NOSPC) }
     }
 
     /// Checks that names may be looked up in a folder.

@@ -2,9 +2,9 @@
 
 use super::View;
 use super::handles::{HandleContent, Redirection};
-use crate::seen::{EntryKind, Seen, stat_at};
+use crate::seen::stat_at;
 use crate::table::{Content, Modified, NodeId, NodeKind};
-use rustix::fs::{Mode, OFlags, SeekFrom, Statx, copy_file_range, ftruncate, ioctl_ficlone, openat, seek};
+use rustix::fs::{OFlags, SeekFrom, Statx, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use rustix::io::{Errno, Result, pread, pwrite};
 use std::os::fd::OwnedFd;
 
@@ -24,14 +24,14 @@ pub(super) fn allocated(stat: &Statx) -> u64 {
 impl View {
     /// `true` if the content of a file may be written as it is.
     pub(super) fn has_own_content(&self, id: NodeId) -> Result<bool> {
-        self.node(id)?.upper().map_or(Ok(false), |number| self.upper.is_own(number))
+        self.tree.node(id)?.upper().map_or(Ok(false), |number| self.upper.is_own(number))
     }
 
     /// The attributes of a content. If it is one of an ended call, and was removed while its file is open here, only the
     /// open handles have it.
     pub(super) fn stat_content(&self, id: NodeId, number: u64) -> Result<Statx> {
         match self.upper.stat(number) {
-            Err(Errno::NOENT) => stat_at(&*self.handles.find(id)?, ""),
+            Err(Errno::NOENT) => stat_at(&*self.tree.handles.find(id)?, ""),
             found => found,
         }
     }
@@ -39,10 +39,10 @@ impl View {
     /// Gives a file node whose content is not in the own folder a copy of it there, or an empty file, and puts that behind
     /// all open handles.
     pub(super) fn copy_up(&mut self, id: NodeId, is_empty: bool) -> Result<()> {
-        if self.node(id)?.upper().is_none() && self.original(id)?.seen.nlink > 1 {
+        if self.tree.node(id)?.upper().is_none() && self.tree.original(id)?.seen.nlink > 1 {
             return Err(Errno::PERM);
         }
-        let number = self.table.take_content_number();
+        let number = self.tree.table.take_content_number();
         let result = self.copy_to(id, number, is_empty);
         let (bytes, handles) = result.inspect_err(|_| self.upper.discard(number))?;
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
@@ -50,7 +50,7 @@ impl View {
         node.kind = NodeKind::File(Content::Upper(number));
         node.modified = None;
         node.accessed = None;
-        self.handles.set_content(id, HandleContent::Own);
+        self.tree.handles.set_content(id, HandleContent::Own);
         self.clear_set_id(id)?;
         handles.apply()
     }
@@ -60,9 +60,9 @@ impl View {
         let copy = self.upper.create(number)?;
         let mut bytes = 0;
         if !is_empty {
-            let source = match self.node(id)?.upper() {
+            let source = match self.tree.node(id)?.upper() {
                 Some(earlier) => self.upper.open(earlier, OFlags::RDONLY)?,
-                None => self.open_lower_file(id)?,
+                None => self.tree.open_lower_file(id)?,
             };
             let stat = stat_at(&source, "")?;
             bytes = allocated(&stat).min(stat.stx_size);
@@ -70,28 +70,20 @@ impl View {
                 return Err(Errno::NOSPC);
             }
             copy_content(&source, &copy, stat.stx_size)?;
-            let node = self.node(id)?;
+            let node = self.tree.node(id)?;
             let modified = node.modified.map_or(stat.stx_mtime.into(), Modified::time);
             let accessed = node.accessed.unwrap_or(stat.stx_atime.into());
             super::times::set_both(&copy, accessed, modified)?;
         }
-        Ok((bytes, self.handles.prepare_redirection(id, &self.upper, number)?))
-    }
-
-    fn open_lower_file(&self, id: NodeId) -> Result<OwnedFd> {
-        let (folder, name) = self.lower_place(id)?.ok_or(Errno::BADF)?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = openat(&folder, name.as_os_str(), flags, Mode::empty())?;
-        let seen = Seen::look(&file, "")?;
-        if seen.kind == EntryKind::File && seen.nlink == 1 { Ok(file) } else { Err(Errno::PERM) }
+        Ok((bytes, self.tree.handles.prepare_redirection(id, &self.upper, number)?))
     }
 
     /// Removes the set-user-id and set-group-id bits, as a write does. The kernel does it at the first write; here, a file
     /// that is opened for writing counts as written.
     pub(super) fn clear_set_id(&mut self, id: NodeId) -> Result<()> {
-        let mode = self.table.mode(id).ok_or(Errno::BADF)?;
+        let mode = self.tree.table.mode(id).ok_or(Errno::BADF)?;
         let removed = if mode & GROUP_EXECUTES == 0 { SET_USER_ID } else { SET_USER_ID | SET_GROUP_ID };
-        if !self.user.keeps_set_id && mode & removed != 0 {
+        if !self.tree.user.keeps_set_id && mode & removed != 0 {
             self.node_mut(id)?.mode = Some(mode & !removed);
         }
         Ok(())

@@ -1,13 +1,12 @@
 //! Finding the entry that a name stands for, and the original behind a node.
 
-use super::{Stat, View};
+use super::{Stat, Tree};
 use crate::lower::root_of;
 use crate::name::{EntryPath, Name};
 use crate::seen::{EntryKind, FileTime, Seen, stat_at};
-use crate::table::{Content, Node, NodeId, NodeKind, Override};
-use rustix::fs::{Statx, readlinkat};
+use crate::table::{Node, NodeId, Override};
+use rustix::fs::{Mode, OFlags, Statx, openat, readlinkat};
 use rustix::io::{Errno, Result};
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
@@ -56,7 +55,11 @@ pub(super) fn read_target(folder: &OwnedFd, name: &Name) -> Result<OsString> {
     Ok(OsString::from_vec(readlinkat(folder, name.as_os_str(), Vec::new())?.into_bytes()))
 }
 
-impl View {
+impl Tree {
+    pub(super) fn node(&self, id: NodeId) -> Result<&Node> {
+        self.table.node(id).ok_or(Errno::BADF)
+    }
+
     /// The node of a folder in which names can be looked up: `ENOENT` for one that was removed, as in the kernel.
     pub(super) fn folder(&self, id: NodeId) -> Result<&Node> {
         let node = self.node(id)?;
@@ -108,28 +111,6 @@ impl View {
         }
     }
 
-    /// Gives an entry a node, if it has none.
-    pub(super) fn adopt(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<NodeId> {
-        let original = match found {
-            Found::Node(id) => return Ok(*id),
-            Found::Original(original) => original,
-        };
-        self.check_room()?;
-        let kind = match original.seen.kind {
-            EntryKind::File => NodeKind::File(Content::Lower),
-            EntryKind::Folder => NodeKind::Folder(BTreeMap::new()),
-            EntryKind::Link => {
-                let lower = self.lower_folder(folder)?.ok_or(Errno::NOENT)?;
-                NodeKind::Link(read_target(&lower, name)?)
-            }
-            EntryKind::Other => NodeKind::Other,
-        };
-        let origin = self.table.note_entry(folder, name, original.seen)?;
-        let id = self.table.insert(Node::of_original(kind, origin));
-        self.table.place(id, folder, name);
-        Ok(id)
-    }
-
     /// A handle of the original folder of a folder; `None` if the program made it.
     pub(super) fn lower_folder(&self, id: NodeId) -> Result<Option<Arc<OwnedFd>>> {
         match self.handles.lower(id) {
@@ -151,6 +132,15 @@ impl View {
         let open = self.table.by_origin(&folder).and_then(|id| self.handles.lower(id));
         let folder = open.map_or_else(|| self.open_lower(&folder), Ok)?;
         Ok(Some((folder, name.clone())))
+    }
+
+    /// Opens the original of a file, to copy it.
+    pub(super) fn open_lower_file(&self, id: NodeId) -> Result<OwnedFd> {
+        let (folder, name) = self.lower_place(id)?.ok_or(Errno::BADF)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(&folder, name.as_os_str(), flags, Mode::empty())?;
+        let seen = Seen::look(&file, "")?;
+        if seen.kind == EntryKind::File && seen.nlink == 1 { Ok(file) } else { Err(Errno::PERM) }
     }
 
     /// The original of a node that has one, as it is now.

@@ -4,7 +4,7 @@
 //! stands for now, and then what only the program made, in the order in which it was made. So an entry that exists
 //! throughout a listing occurs once, whatever happens to the others: a name is never in both parts.
 
-use super::View;
+use super::{Tree, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, kind_of, kind_of_type, stat_at};
 use crate::table::{NodeId, Override};
@@ -67,17 +67,17 @@ impl View {
     /// # Errors
     /// If the folder may not be read, or the kernel rejects the cookie.
     pub fn list(&mut self, folder: NodeId, start: u64) -> Result<Listing> {
-        let node = self.node(folder)?;
+        let node = self.tree.node(folder)?;
         if node.entry_kind() != EntryKind::Folder {
             return Err(Errno::NOTDIR);
         }
-        let lower = self.lower_folder(folder)?;
+        let lower = self.tree.lower_folder(folder)?;
         let lower = lower.map(|lower| super::change::open_to_list(&lower, OsStr::new("."))).transpose()?;
         let stage = match start {
             0 => Stage::Dot,
             AFTER_DOT => Stage::DotDot,
             AFTER_DOTS => Stage::Lower(VecDeque::new()),
-            FIRST_MADE.. => Stage::made(self, folder, start.saturating_sub(FIRST_MADE))?,
+            FIRST_MADE.. => Stage::made(&self.tree, folder, start.saturating_sub(FIRST_MADE))?,
             cookie => {
                 match &lower {
                     Some(lower) => drop(seek(lower, SeekFrom::Start(cookie))?),
@@ -86,18 +86,18 @@ impl View {
                 Stage::Lower(VecDeque::new())
             }
         };
-        let pin = self.handles.pin(folder);
+        let pin = self.tree.handles.pin(folder);
         Ok(Listing { folder, _pin: pin, lower, stage })
     }
 }
 
 impl Stage {
     /// The entries that only the program made, from a position on.
-    fn made(view: &View, folder: NodeId, start: u64) -> Result<Self> {
-        let entries = view.folder(folder)?.entries().into_iter().flatten();
+    fn made(tree: &Tree, folder: NodeId, start: u64) -> Result<Self> {
+        let entries = tree.folder(folder)?.entries().into_iter().flatten();
         let mut made = entries
             .filter_map(|(name, _)| {
-                let position = view.table.position(folder, name)?;
+                let position = tree.table.position(folder, name)?;
                 (position >= start).then(|| (position, name.clone()))
             })
             .collect::<Vec<_>>();
@@ -113,21 +113,22 @@ impl Listing {
     /// As `getdents64`: `ENOENT` in a folder that was removed; `EOVERFLOW` if a file system has cookies that are no
     /// offsets.
     pub fn next(&mut self, view: &View) -> Result<Option<ListedEntry>> {
-        view.folder(self.folder)?;
+        let tree = &view.tree;
+        tree.folder(self.folder)?;
         loop {
             match &mut self.stage {
                 Stage::Dot => {
                     self.stage = Stage::DotDot;
-                    return Ok(Some(self.own_entry(view)));
+                    return Ok(Some(self.own_entry(tree)));
                 }
                 Stage::DotDot => {
                     self.stage = Stage::Lower(VecDeque::new());
-                    return Ok(Some(self.parent_entry(view)));
+                    return Ok(Some(self.parent_entry(tree)));
                 }
                 Stage::Lower(read) => {
                     let next = match (read.pop_front(), &self.lower) {
                         (Some(entry), Some(lower)) => {
-                            if let Some(entry) = self.merge(view, lower, entry)? {
+                            if let Some(entry) = self.merge(tree, lower, entry)? {
                                 return Ok(Some(entry));
                             }
                             continue;
@@ -136,11 +137,11 @@ impl Listing {
                         (_, None) => VecDeque::new(),
                     };
                     self.stage =
-                        if next.is_empty() { Stage::made(view, self.folder, 0)? } else { Stage::Lower(next) };
+                        if next.is_empty() { Stage::made(tree, self.folder, 0)? } else { Stage::Lower(next) };
                 }
                 Stage::Made(made) => {
                     let Some((position, name)) = made.pop_front() else { return Ok(None) };
-                    let entry = self.made_entry(view, (position, &name))?;
+                    let entry = self.made_entry(tree, (position, &name))?;
                     if entry.is_some() {
                         return Ok(entry);
                     }
@@ -149,24 +150,24 @@ impl Listing {
         }
     }
 
-    fn own_entry(&self, view: &View) -> ListedEntry {
-        let inode = view.table.identity(self.folder).inode;
+    fn own_entry(&self, tree: &Tree) -> ListedEntry {
+        let inode = tree.table.identity(self.folder).inode;
         ListedEntry { name: ".".into(), kind: EntryKind::Folder, inode, next: AFTER_DOT }
     }
 
-    fn parent_entry(&self, view: &View) -> ListedEntry {
-        let inode = view.table.identity(view.table.parent(self.folder).unwrap_or(self.folder)).inode;
+    fn parent_entry(&self, tree: &Tree) -> ListedEntry {
+        let inode = tree.table.identity(tree.table.parent(self.folder).unwrap_or(self.folder)).inode;
         ListedEntry { name: "..".into(), kind: EntryKind::Folder, inode, next: AFTER_DOTS }
     }
 
     /// The entry that a name of the original folder stands for; `None` if it is removed.
-    fn merge(&self, view: &View, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
+    fn merge(&self, tree: &Tree, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
         let Ok(name) = Name::new(&entry.name) else { return Ok(None) };
-        match view.folder(self.folder)?.entries().and_then(|entries| entries.get(&name)) {
+        match tree.folder(self.folder)?.entries().and_then(|entries| entries.get(&name)) {
             Some(Override::Removed) => Ok(None),
             Some(Override::Node(id)) => {
-                let kind = view.node(*id)?.entry_kind();
-                Ok(Some(ListedEntry { kind, inode: view.table.identity(*id).inode, ..entry }))
+                let kind = tree.node(*id)?.entry_kind();
+                Ok(Some(ListedEntry { kind, inode: tree.table.identity(*id).inode, ..entry }))
             }
             None if entry.kind == EntryKind::Other => {
                 // Some file systems do not store kinds with names. Of an entry that has vanished it stays unknown.
@@ -178,20 +179,20 @@ impl Listing {
     }
 
     /// An entry that only the program made, if it still exists.
-    fn made_entry(&self, view: &View, (position, name): (u64, &Name)) -> Result<Option<ListedEntry>> {
-        let entry = view.folder(self.folder)?.entries().and_then(|entries| entries.get(name));
+    fn made_entry(&self, tree: &Tree, (position, name): (u64, &Name)) -> Result<Option<ListedEntry>> {
+        let entry = tree.folder(self.folder)?.entries().and_then(|entries| entries.get(name));
         let id = match entry {
-            Some(Override::Node(id)) if view.table.position(self.folder, name) == Some(position) => *id,
+            Some(Override::Node(id)) if tree.table.position(self.folder, name) == Some(position) => *id,
             Some(Override::Node(_) | Override::Removed) | None => return Ok(None),
         };
         let is_listed_below = |lower: &OwnedFd| stat_at(lower, name.as_os_str()).is_ok();
-        if view.table.is_in_place(id) || self.lower.as_ref().is_some_and(is_listed_below) {
+        if tree.table.is_in_place(id) || self.lower.as_ref().is_some_and(is_listed_below) {
             return Ok(None);
         }
         Ok(Some(ListedEntry {
             name: name.as_os_str().to_owned(),
-            kind: view.node(id)?.entry_kind(),
-            inode: view.table.identity(id).inode,
+            kind: tree.node(id)?.entry_kind(),
+            inode: tree.table.identity(id).inode,
             next: FIRST_MADE.saturating_add(position).saturating_add(1),
         }))
     }

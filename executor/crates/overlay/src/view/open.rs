@@ -79,14 +79,14 @@ impl View {
     /// As `openat` with `O_RDONLY | O_DIRECTORY | O_NOFOLLOW`; `ENOSPC` if the table is full.
     pub fn open_folder(&mut self, folder: NodeId, name: &Name) -> Result<NodeId> {
         self.sweep_if_due();
-        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
-        if self.kind(&found)? != EntryKind::Folder {
+        let found = self.tree.find(folder, name)?.ok_or(Errno::NOENT)?;
+        if self.tree.kind(&found)? != EntryKind::Folder {
             return Err(Errno::NOTDIR);
         }
-        self.check_entry(folder, name, &found, Rights::READ_OK)?;
+        self.tree.check_entry(folder, name, &found, Rights::READ_OK)?;
         let id = self.adopt(folder, name, &found)?;
-        let lower = self.lower_folder(id)?;
-        self.handles.hold_folder(id, lower);
+        let lower = self.tree.lower_folder(id)?;
+        self.tree.handles.hold_folder(id, lower);
         Ok(id)
     }
 
@@ -99,20 +99,20 @@ impl View {
     pub fn open_place(&mut self, root: usize, names: &[Name]) -> Result<Option<NodeId>> {
         let mut folder = self.root(root).ok_or(Errno::BADF)?;
         for name in names {
-            let Some(found) = self.find(folder, name)? else { return Ok(None) };
-            if self.kind(&found)? != EntryKind::Folder {
+            let Some(found) = self.tree.find(folder, name)? else { return Ok(None) };
+            if self.tree.kind(&found)? != EntryKind::Folder {
                 return Ok(None);
             }
             folder = self.adopt(folder, name, &found)?;
         }
-        let lower = self.lower_folder(folder)?;
-        self.handles.hold_folder(folder, lower);
+        let lower = self.tree.lower_folder(folder)?;
+        self.tree.handles.hold_folder(folder, lower);
         Ok(Some(folder))
     }
 
     /// Ends one use of an opened folder.
     pub fn close_folder(&mut self, id: NodeId) {
-        self.handles.release_folder(id);
+        self.tree.handles.release_folder(id);
         self.drop_unused(id);
     }
 
@@ -125,9 +125,9 @@ impl View {
     pub fn open_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile> {
         self.sweep_if_due();
         if how.is_writing() || how.create != Create::No {
-            self.check_root(folder)?;
+            self.tree.check_root(folder)?;
         }
-        let Some(found) = self.find(folder, name)? else {
+        let Some(found) = self.tree.find(folder, name)? else {
             return match how.create {
                 Create::No => Err(Errno::NOENT),
                 Create::IfMissing | Create::Exclusive => self.create_file(folder, name, how),
@@ -136,15 +136,15 @@ impl View {
         if how.create == Create::Exclusive {
             return Err(Errno::EXIST);
         }
-        check_openable(self.kind(&found)?)?;
+        check_openable(self.tree.kind(&found)?)?;
         let is_lower = match &found {
-            Found::Node(id) => self.node(*id)?.kind == NodeKind::File(Content::Lower),
+            Found::Node(id) => self.tree.node(*id)?.kind == NodeKind::File(Content::Lower),
             Found::Original(_) => true,
         };
         if is_lower && !how.is_writing() {
             return self.open_original(folder, name, &found);
         }
-        self.check_entry(folder, name, &found, how.rights())?;
+        self.tree.check_entry(folder, name, &found, how.rights())?;
         let is_new = matches!(found, Found::Original(_));
         let id = self.adopt(folder, name, &found)?;
         let opened = self.open_upper(id, how);
@@ -157,8 +157,8 @@ impl View {
     /// Opens an original that is not changed, for reading.
     fn open_original(&mut self, folder: NodeId, name: &Name, found: &Found) -> Result<OpenFile> {
         let place = match found {
-            Found::Node(id) => self.lower_place(*id)?,
-            Found::Original(_) => self.lower_folder(folder)?.map(|lower| (lower, name.clone())),
+            Found::Node(id) => self.tree.lower_place(*id)?,
+            Found::Original(_) => self.tree.lower_folder(folder)?.map(|lower| (lower, name.clone())),
         };
         let (lower, lower_name) = place.ok_or(Errno::NOENT)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -166,7 +166,7 @@ impl View {
         // Another program may have replaced the entry since it was looked at.
         check_openable(kind_of(&stat_at(&file, "")?))?;
         let node = self.adopt(folder, name, found)?;
-        Ok(self.handles.give_out(node, file, OFlags::RDONLY, HandleContent::Original))
+        Ok(self.tree.handles.give_out(node, file, OFlags::RDONLY, HandleContent::Original))
     }
 
     fn open_upper(&mut self, id: NodeId, how: How) -> Result<OpenFile> {
@@ -175,24 +175,24 @@ impl View {
             self.copy_up(id, how.truncate)?;
             content = HandleContent::Own;
         }
-        let number = self.node(id)?.upper().ok_or(Errno::BADF)?;
+        let number = self.tree.node(id)?.upper().ok_or(Errno::BADF)?;
         let file = self.upper.open(number, how.flags())?;
         if how.truncate {
             // The kernel removes these bits from a file whose content is changed.
             self.clear_set_id(id)?;
         }
-        Ok(self.handles.give_out(id, file, how.flags(), content))
+        Ok(self.tree.handles.give_out(id, file, how.flags(), content))
     }
 
     fn create_file(&mut self, folder: NodeId, name: &Name, how: How) -> Result<OpenFile> {
-        self.check_change(folder)?;
+        self.tree.check_change(folder)?;
         self.check_room()?;
-        let number = self.table.take_content_number();
+        let number = self.tree.table.take_content_number();
         drop(self.upper.create(number)?);
         let opened = self.upper.open(number, how.flags() & !OFlags::TRUNC);
         let file = opened.inspect_err(|_| self.upper.discard(number))?;
         let kind = NodeKind::File(Content::Upper(number));
-        let id = self.table.create(folder, name, kind, 0o666 & !self.user.umask)?;
-        Ok(self.handles.give_out(id, file, how.flags(), HandleContent::Own))
+        let id = self.tree.table.create(folder, name, kind, 0o666 & !self.tree.user.umask)?;
+        Ok(self.tree.handles.give_out(id, file, how.flags(), HandleContent::Own))
     }
 }

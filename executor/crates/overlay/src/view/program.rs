@@ -16,18 +16,18 @@ impl View {
     /// `EINVAL` if the table is one of other roots, and `ESTALE` if it says of something open that it is another entry;
     /// else as a copy of a file that is open for writing. The view can then be used no more.
     pub fn reload(&mut self, table: Table) -> Result<()> {
-        if table.roots() != self.table.roots() {
+        if table.roots() != self.tree.table.roots() {
             return Err(Errno::INVAL);
         }
-        let open = self.handles.keep_open();
-        let old = std::mem::replace(&mut self.table, table);
-        self.table.succeed(&old);
+        let open = self.tree.handles.keep_open();
+        let old = std::mem::replace(&mut self.tree.table, table);
+        self.tree.table.succeed(&old);
         let mut removed = BTreeSet::new();
         let mut rewritten = Vec::new();
         for id in open {
             let Some(before) = old.node(id) else { return Err(Errno::STALE) };
-            let Some(now) = self.table.node(id) else {
-                self.table.keep_removed(id, before.clone());
+            let Some(now) = self.tree.table.node(id) else {
+                self.tree.table.keep_removed(id, before.clone());
                 removed.insert(id);
                 continue;
             };
@@ -39,7 +39,7 @@ impl View {
                 (NodeKind::File(_) | NodeKind::Folder(_) | NodeKind::Link(_) | NodeKind::Other, _) => {}
             }
         }
-        self.removed = removed;
+        self.tree.removed = removed;
         self.take_contents()?;
         for (id, content) in rewritten {
             self.follow(id, content)?;
@@ -51,7 +51,7 @@ impl View {
     /// Leaves the times of own contents to their files, and returns the bytes that these occupy.
     pub(super) fn take_contents(&mut self) -> Result<u64> {
         let contents =
-            self.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
+            self.tree.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
         let mut bytes = 0_u64;
         for (id, number) in contents {
             let stat = self.stat_content(id, number)?;
@@ -71,16 +71,16 @@ impl View {
             Content::Upper(number) => number,
             Content::Lower => return Err(Errno::STALE),
         };
-        self.handles.set_content(id, HandleContent::Earlier);
-        if self.handles.is_written(id) {
+        self.tree.handles.set_content(id, HandleContent::Earlier);
+        if self.tree.handles.is_written(id) {
             return self.copy_up(id, false);
         }
-        self.handles.prepare_redirection(id, &self.upper, number)?.apply()
+        self.tree.handles.prepare_redirection(id, &self.upper, number)?.apply()
     }
 
     /// Removes the own contents that no node has any more.
     fn discard_replaced(&mut self, old: &Table) {
-        let kept = self.table.nodes().filter_map(|(_, node)| node.upper()).collect::<BTreeSet<_>>();
+        let kept = self.tree.table.nodes().filter_map(|(_, node)| node.upper()).collect::<BTreeSet<_>>();
         for number in old.nodes().filter_map(|(_, node)| node.upper()) {
             if !kept.contains(&number) {
                 self.upper.discard(number);

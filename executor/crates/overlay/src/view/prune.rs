@@ -12,11 +12,11 @@ impl View {
     /// # Errors
     /// If a file of the upper folder cannot be examined.
     pub fn into_table(mut self) -> Result<Table> {
-        for id in std::mem::take(&mut self.removed) {
+        for id in std::mem::take(&mut self.tree.removed) {
             self.forget(id);
         }
-        finish(&mut self.table, &self.upper, |_| false)?;
-        Ok(self.table)
+        finish(&mut self.tree.table, &self.upper, |_| false)?;
+        Ok(self.tree.table)
     }
 
     /// A copy of the table for another member of the program, in which all that is open here is pinned.
@@ -24,11 +24,11 @@ impl View {
     /// # Errors
     /// As [`Self::into_table`].
     pub fn snapshot(&self) -> Result<Table> {
-        let mut table = self.table.clone();
-        for id in &self.removed {
+        let mut table = self.tree.table.clone();
+        for id in &self.tree.removed {
             table.drop_node(*id);
         }
-        finish(&mut table, &self.upper, |id| self.handles.is_open(id))?;
+        finish(&mut table, &self.upper, |id| self.tree.handles.is_open(id))?;
         Ok(table)
     }
 
@@ -36,42 +36,42 @@ impl View {
     /// takes is spread over the calls, so that a program whose table stays full does not pay for it at each one.
     pub(super) fn sweep_if_due(&mut self) {
         self.calls = self.calls.saturating_add(1);
-        let is_large = self.table.len() >= self.sweep_at.min(self.budget.max_nodes);
-        let is_due = is_large && self.calls.saturating_mul(4) >= self.table.len();
-        if !is_due && self.removed.is_empty() {
+        let is_large = self.tree.table.len() >= self.sweep_at.min(self.budget.max_nodes);
+        let is_due = is_large && self.calls.saturating_mul(4) >= self.tree.table.len();
+        if !is_due && self.tree.removed.is_empty() {
             return;
         }
-        for id in self.removed.iter().copied().collect::<Vec<_>>() {
+        for id in self.tree.removed.iter().copied().collect::<Vec<_>>() {
             self.drop_unused(id);
         }
         if is_due {
-            for id in self.table.nodes().map(|(id, _)| id).collect::<Vec<_>>().into_iter().rev() {
+            for id in self.tree.table.nodes().map(|(id, _)| id).collect::<Vec<_>>().into_iter().rev() {
                 self.drop_unused(id);
             }
             self.calls = 0;
-            self.sweep_at = self.table.len().saturating_mul(2).max(MIN_SWEEP);
+            self.sweep_at = self.tree.table.len().saturating_mul(2).max(MIN_SWEEP);
         }
     }
 
     /// Drops a node if it is not open, and either removed or an unchanged original in its place.
     pub(super) fn drop_unused(&mut self, id: NodeId) {
-        if self.handles.is_open(id) || self.table.roots().contains(&id) {
+        if self.tree.handles.is_open(id) || self.tree.table.roots().contains(&id) {
             return;
         }
-        self.handles.forget(id);
-        if self.removed.remove(&id) {
+        self.tree.handles.forget(id);
+        if self.tree.removed.remove(&id) {
             self.forget(id);
         } else {
-            self.table.drop_unchanged(id);
+            self.tree.table.drop_unchanged(id);
         }
     }
 
     /// Drops a removed node with its content.
     pub(super) fn forget(&mut self, id: NodeId) {
-        if let Some(number) = self.table.node(id).and_then(crate::table::Node::upper) {
+        if let Some(number) = self.tree.table.node(id).and_then(crate::table::Node::upper) {
             self.upper.discard(number);
         }
-        self.table.drop_node(id);
+        self.tree.table.drop_node(id);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Renaming, with the checks of the kernel in the kernel's order.
 
-use super::{Found, View};
+use super::{Found, Tree, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, FileTime, Identity, device_of, stat_at};
 use crate::table::NodeId;
@@ -16,21 +16,21 @@ impl View {
         self.sweep_if_due();
         let (from_folder, from_name) = from;
         let (to_folder, to_name) = to;
-        self.check_root(from_folder)?;
-        self.check_root(to_folder)?;
-        self.check_search(from_folder)?;
-        self.check_search(to_folder)?;
-        self.folder(from_folder)?;
-        self.folder(to_folder)?;
-        if self.mount_of(from_folder)? != self.mount_of(to_folder)? {
+        self.tree.check_root(from_folder)?;
+        self.tree.check_root(to_folder)?;
+        self.tree.check_search(from_folder)?;
+        self.tree.check_search(to_folder)?;
+        self.tree.folder(from_folder)?;
+        self.tree.folder(to_folder)?;
+        if self.tree.mount_of(from_folder)? != self.tree.mount_of(to_folder)? {
             return Err(Errno::XDEV);
         }
-        self.check_file_system(from_folder)?;
-        let moved = self.find(from_folder, from_name)?.ok_or(Errno::NOENT)?;
-        let replaced = self.find(to_folder, to_name)?;
+        self.tree.check_file_system(from_folder)?;
+        let moved = self.tree.find(from_folder, from_name)?.ok_or(Errno::NOENT)?;
+        let replaced = self.tree.find(to_folder, to_name)?;
         // A folder that contains one with a node has one itself.
         let contains = |above: &Found, folder| match above {
-            Found::Node(id) => self.table.is_at_or_above(*id, folder),
+            Found::Node(id) => self.tree.table.is_at_or_above(*id, folder),
             Found::Original(_) => false,
         };
         if contains(&moved, to_folder) {
@@ -40,14 +40,44 @@ impl View {
             return Err(Errno::NOTEMPTY);
         }
         if let Some(replaced) = &replaced
-            && self.identity_of(&moved) == self.identity_of(replaced)
+            && self.tree.identity_of(&moved) == self.tree.identity_of(replaced)
         {
             return Ok(());
         }
-        self.check_rename(from, &moved, to, replaced.as_ref())?;
+        self.tree.check_rename(from, &moved, to, replaced.as_ref())?;
         self.apply_rename(from, &moved, to, replaced.as_ref())
     }
 
+    fn apply_rename(
+        &mut self,
+        (from_folder, from_name): (NodeId, &Name),
+        moved: &Found,
+        (to_folder, to_name): (NodeId, &Name),
+        replaced: Option<&Found>,
+    ) -> Result<()> {
+        let id = self.adopt(from_folder, from_name, moved)?;
+        // The name stays where it is in a listing that has been begun.
+        let position = match replaced {
+            Some(Found::Node(replaced)) => {
+                self.tree.node(*replaced)?.place.as_ref().map(|place| place.position)
+            }
+            Some(Found::Original(_)) | None => None,
+        };
+        if let Some(replaced) = replaced {
+            self.remove(to_folder, to_name, replaced)?;
+        }
+        self.tree.table.take_out(id);
+        match position {
+            Some(position) => self.tree.table.place_at(id, to_folder, to_name, position),
+            None => self.tree.table.place(id, to_folder, to_name),
+        }
+        self.node_mut(id)?.changed = Some(FileTime::now());
+        self.tree.table.touch(from_folder)?;
+        self.tree.table.touch(to_folder)
+    }
+}
+
+impl Tree {
     /// The checks of the kernel's `vfs_rename`.
     fn check_rename(
         &self,
@@ -77,32 +107,6 @@ impl View {
             Some(replaced) if is_folder => self.check_empty(to_folder, to_name, replaced),
             Some(_) | None => Ok(()),
         }
-    }
-
-    fn apply_rename(
-        &mut self,
-        (from_folder, from_name): (NodeId, &Name),
-        moved: &Found,
-        (to_folder, to_name): (NodeId, &Name),
-        replaced: Option<&Found>,
-    ) -> Result<()> {
-        let id = self.adopt(from_folder, from_name, moved)?;
-        // The name stays where it is in a listing that has been begun.
-        let position = match replaced {
-            Some(Found::Node(replaced)) => self.node(*replaced)?.place.as_ref().map(|place| place.position),
-            Some(Found::Original(_)) | None => None,
-        };
-        if let Some(replaced) = replaced {
-            self.remove(to_folder, to_name, replaced)?;
-        }
-        self.table.take_out(id);
-        match position {
-            Some(position) => self.table.place_at(id, to_folder, to_name, position),
-            None => self.table.place(id, to_folder, to_name),
-        }
-        self.node_mut(id)?.changed = Some(FileTime::now());
-        self.table.touch(from_folder)?;
-        self.table.touch(to_folder)
     }
 
     fn identity_of(&self, found: &Found) -> Identity {

@@ -63,11 +63,11 @@ impl View {
         modified: NewTime,
     ) -> Result<()> {
         self.sweep_if_due();
-        self.check_root(folder)?;
+        self.tree.check_root(folder)?;
         if accessed == NewTime::Keep && modified == NewTime::Keep {
             return Ok(());
         }
-        let found = self.find(folder, name)?.ok_or(Errno::NOENT)?;
+        let found = self.tree.find(folder, name)?.ok_or(Errno::NOENT)?;
         if !accessed.is_valid() || !modified.is_valid() {
             return Err(Errno::INVAL);
         }
@@ -82,7 +82,7 @@ impl View {
     /// # Errors
     /// As `futimens`; `EPERM` below a root that may only be read.
     pub fn set_times(&mut self, id: NodeId, accessed: NewTime, modified: NewTime) -> Result<()> {
-        self.check_root(id)?;
+        self.tree.check_root(id)?;
         if accessed == NewTime::Keep && modified == NewTime::Keep {
             return Ok(());
         }
@@ -93,18 +93,18 @@ impl View {
     }
 
     fn apply_times(&mut self, id: NodeId, accessed: NewTime, modified: NewTime) -> Result<()> {
-        self.check_times(id, accessed == NewTime::Now && modified == NewTime::Now)?;
+        self.tree.check_times(id, accessed == NewTime::Now && modified == NewTime::Now)?;
         let now = FileTime::now();
-        if self.node(id)?.upper().is_some() {
+        if self.tree.node(id)?.upper().is_some() {
             if !self.has_own_content(id)? {
                 self.copy_up(id, false)?;
             }
-            let number = self.node(id)?.upper().ok_or(Errno::BADF)?;
+            let number = self.tree.node(id)?.upper().ok_or(Errno::BADF)?;
             let times =
                 Timestamps { last_access: accessed.to_timespec(), last_modification: modified.to_timespec() };
             return match self.upper.open(number, OFlags::RDONLY) {
                 // As in `stat_content`.
-                Err(Errno::NOENT) => futimens(&*self.handles.find(id)?, &times),
+                Err(Errno::NOENT) => futimens(&*self.tree.handles.find(id)?, &times),
                 opened => futimens(opened?, &times),
             };
         }
