@@ -110,12 +110,10 @@ fn programs_use_the_scientific_packages() {
     assert!(drawn.iter().all(|[first, second]| first != second), "{drawn:?}");
     artifacts_are_returned(&executor);
     a_session_keeps_names_and_returns_new_artifacts(&executor);
+    named_programs_give_their_results(&executor);
 }
 
-#[test]
-fn named_programs_give_their_results() {
-    let Some(catalogue) = science() else { return };
-    let executor = start(&catalogue);
+fn named_programs_give_their_results(executor: &Executor) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages/science");
     let files = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
     let mut programs =
@@ -125,7 +123,7 @@ fn named_programs_give_their_results() {
     for some in programs.chunks(PARALLEL) {
         let calls = some.iter().map(|path| {
             let code = std::fs::read_to_string(path).expect("a program");
-            (path, call_in_background(&executor, "a2g/execute", &call(&code, MEMORY_MB)))
+            (path, call_in_background(executor, "a2g/execute", &call(&code, MEMORY_MB)))
         });
         for (path, call) in calls.collect::<Vec<_>>() {
             check(path, &call.join().expect("an answer"));
