@@ -103,6 +103,13 @@ pub(super) struct SessionKey {
     pub(super) grant: GrantView,
 }
 
+impl SessionKey {
+    /// `true` if a turn with either key continues the session of one with the other.
+    fn is_equal(&self, other: &Self) -> bool {
+        self.reuse == other.reuse && *self.grant == *other.grant
+    }
+}
+
 /// A process that keeps the store of a session between two turns. Dropping it ends the session.
 pub struct SessionProcess {
     pub(super) key: SessionKey,
@@ -133,8 +140,7 @@ impl SessionProcess {
         if !self.is_alive() {
             return Err(SessionRefusal::Ended);
         }
-        let is_same = self.key.reuse == key.reuse && *self.key.grant == *key.grant;
-        if is_same { Ok(()) } else { Err(SessionRefusal::GrantDiffers) }
+        if self.key.is_equal(key) { Ok(()) } else { Err(SessionRefusal::GrantDiffers) }
     }
 
     /// Waits until it has cleared everything of the last turn.
@@ -157,8 +163,15 @@ impl SessionProcess {
 mod tests {
     use super::*;
     use crate::cgroup::tests::ceilings;
-    use a2g_capability::{Ceilings, Grant, Mounts};
-    use a2g_types::limit::FileEffects;
+    use crate::reuse::FolderId;
+    use crate::user::User;
+    use a2g_capability::{
+        Area, Ceilings, Claims, Grant, Handover, HostClaims, HostPattern, Mount, Mounts, Tree,
+    };
+    use a2g_types::ident::{AgentDid, ToolName};
+    use a2g_types::limit::{FileEffects, Layer, Limit};
+    use a2g_types::tool::CallTargets;
+    use std::path::Path;
 
     #[test]
     fn only_a_typed_tool_whose_file_changes_take_effect_at_once_has_sessions() {
@@ -174,6 +187,73 @@ mod tests {
             (Contract::Typed, FileEffects::Staged, Some(SessionRefusal::KeptApart)),
         ] {
             assert_eq!(check_session(contract, &permit(effects)).err(), refusal, "{effects:?}");
+        }
+    }
+
+    /// The properties of a turn.
+    #[derive(Clone)]
+    struct Turn<'a> {
+        agent: &'a str,
+        tool: &'a str,
+        claims: Claims,
+        folder: &'a Path,
+        user: User,
+    }
+
+    impl Turn<'_> {
+        fn key(&self) -> SessionKey {
+            let everywhere =
+                HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
+            let areas = Area::parse("/workspace/**").unwrap();
+            let limits = Ceilings { network: true, hosts: everywhere, areas, ..ceilings(64, 100) };
+            let layers = [(Layer::Verdict, self.claims.clone())];
+            let met = Grant::meet(crate::test_authority(), layers, &limits).unwrap();
+            let guest = Tree::parse_path("/workspace").unwrap();
+            let mounts = Mounts::new(vec![Mount { guest, host: self.folder.to_owned() }]).unwrap();
+            let permit = Permit::open(met, &mounts, &limits.areas, |_| true).unwrap();
+            let grant = permit.grant().clone();
+            let folder_ids = FolderId::all_of(&permit).unwrap();
+            let (handover, _folders) = Handover::from_permit(permit);
+            let agent = AgentDid::parse(self.agent).unwrap();
+            let tool = ToolName::parse(self.tool).unwrap();
+            let reuse = ReuseKey::new(&agent, &tool, &handover, folder_ids, Some(self.user)).unwrap();
+            SessionKey { reuse, grant }
+        }
+    }
+
+    /// Each row but the first fails if one of the two keys no longer has that one thing.
+    #[test]
+    fn a_turn_that_differs_in_one_thing_has_another_key() {
+        let [folder, other_folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let own = Turn {
+            agent: "did:a:x",
+            tool: "t",
+            claims: Claims::default(),
+            folder: folder.path(),
+            user: User::NOBODY,
+        };
+        let claiming = |claims| Turn { claims, ..own.clone() };
+        let less_memory =
+            Claims { limits: [(Limit::Memory, 8_u64 << 20)].into_iter().collect(), ..Claims::default() };
+        let blocked = vec![HostPattern::parse("a.test").unwrap()];
+        let fewer_hosts =
+            Claims { hosts: HostClaims { blocked, ..HostClaims::default() }, ..Claims::default() };
+        let fewer_calls = Claims { calls: Some(CallTargets::none()), ..Claims::default() };
+        for (what, turn, is_equal_reuse, is_equal_grant) in [
+            ("nothing", own.clone(), true, true),
+            ("agent", Turn { agent: "did:a:y", ..own.clone() }, false, true),
+            ("tool", Turn { tool: "u", ..own.clone() }, false, true),
+            ("folder", Turn { folder: other_folder.path(), ..own.clone() }, false, true),
+            ("user", Turn { user: User { uid: 1, gid: 1 }, ..own.clone() }, false, true),
+            ("memory", claiming(less_memory), false, false),
+            ("hosts", claiming(fewer_hosts), true, false),
+            ("calls", claiming(fewer_calls), true, false),
+        ] {
+            let own_key = own.key();
+            let key = turn.key();
+            assert_eq!(own_key.reuse == key.reuse, is_equal_reuse, "{what}");
+            assert_eq!(*own_key.grant == *key.grant, is_equal_grant, "{what}");
+            assert_eq!(own_key.is_equal(&key), is_equal_reuse && is_equal_grant, "{what}");
         }
     }
 }

@@ -521,16 +521,6 @@ mod tests {
         reason(sessions.open(&call, owner(&call), bytes))
     }
 
-    fn take(
-        sessions: &Arc<ToolSessions>,
-        agent: &str,
-        caller: &str,
-        handle: SessionHandle,
-    ) -> Result<SessionLease, BlockedBy> {
-        let call = call(agent, caller, SessionRequest::Continue(handle));
-        reason(sessions.take(&call, handle, &owner(&call)))
-    }
-
     fn reason(turn: Result<SessionLease, Fault>) -> Result<SessionLease, BlockedBy> {
         match turn {
             Ok(lease) => Ok(lease),
@@ -555,15 +545,40 @@ mod tests {
         assert!(open(&sessions, "did:a:x", 10).is_ok());
     }
 
+    /// Each row fails if `Owner` no longer has that one thing, or `take` does not compare it.
     #[test]
     fn a_turn_has_its_session_alone_and_others_learn_nothing() {
         let sessions = sessions();
         let lease = open(&sessions, "did:a:x", 10).unwrap();
-        let refused = |agent, caller, handle| take(&sessions, agent, caller, handle).err();
-        assert_eq!(refused("did:a:x", "c", lease.handle), Some(BlockedBy::SessionBusy));
-        assert_eq!(refused("did:a:x", "d", lease.handle), Some(BlockedBy::SessionLost));
-        assert_eq!(refused("did:a:y", "c", lease.handle), Some(BlockedBy::SessionLost));
-        assert_eq!(refused("did:a:x", "c", SessionHandle::random()), Some(BlockedBy::SessionLost));
+        let call = call("did:a:x", "c", SessionRequest::Continue(lease.handle));
+        let own = owner(&call);
+        let refused = |handle, owner: &Owner| reason(sessions.take(&call, handle, owner)).err();
+        assert_eq!(refused(lease.handle, &own), Some(BlockedBy::SessionBusy));
+        assert_eq!(refused(SessionHandle::random(), &own), Some(BlockedBy::SessionLost));
+        for other in [
+            Owner { caller: "d".to_owned(), ..own.clone() },
+            Owner { agent: AgentDid::parse("did:a:y").unwrap(), ..own.clone() },
+            Owner { tool: ToolName::parse("u").unwrap(), ..own.clone() },
+            Owner { module: Digest::compute(b"u"), ..own.clone() },
+        ] {
+            assert_eq!(refused(lease.handle, &other), Some(BlockedBy::SessionLost), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_session_ends_once_its_tool_has_another_module() {
+        let returned = End::Returned(a2g_types::json::JsonText::null());
+        let sessions = sessions();
+        for (module, end) in [
+            (Some(Digest::compute(b"t")), SessionEnd::ProcessEnded),
+            (Some(Digest::compute(b"u")), SessionEnd::ToolChanged),
+            (None, SessionEnd::ToolChanged),
+        ] {
+            let mut lease = open(&sessions, "did:a:x", 10).unwrap();
+            sessions.end_changed(|_tool| module);
+            // Without a process, no session goes on.
+            assert_eq!(lease.settle(&returned, None).state, SessionState::Ended(end));
+        }
     }
 
     #[test]
