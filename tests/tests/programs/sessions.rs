@@ -1,8 +1,10 @@
 //! Sessions: what stays of one call for the next one, who may go on, and what ends them.
 //!
 //! The guest `take_steps` keeps texts, open files and memory in globals of its own. The governor of the tests
-//! gives each call the verdict and the limits that its `context` names.
+//! gives each call the verdict and the limits that its `context` names, or its argument `grant` at a door
+//! without a context.
 
+mod conversations;
 mod doors;
 mod ends;
 mod limits;
@@ -78,8 +80,18 @@ impl Fixture {
         result(&answer)["ended"].as_bool().unwrap_or_else(|| panic!("{answer}"))
     }
 
-    fn status(&self, call: &Value) -> Value {
-        self.executor.rpc("a2g/status", &json!({ "intent_id": call["intent_id"] }))
+    fn status(&self, intent: &Value) -> Value {
+        self.executor.rpc("a2g/status", &json!({ "intent_id": intent }))
+    }
+
+    fn approve(&self, intent: &Value) {
+        let directive = json!({ "intent_id": intent, "decision": "APPROVED" });
+        result(&self.executor.rpc("g2a/directive", &directive));
+    }
+
+    /// The report of an intent, once it has ended.
+    fn await_report(&self, intent: &Value) -> Value {
+        eventually("it has a report", || self.status(intent)["result"].get("report").cloned())
     }
 
     /// Begins a turn that keeps this text and then waits for the file `go`.
@@ -93,12 +105,15 @@ impl Fixture {
 
 fn decide(call: &Value) -> Value {
     let mut verdict = verdict(call["intent_id"].as_str().expect("an id"), &manifest());
-    let context = &call["context"];
-    if let Some(word) = context.get("verdict") {
-        verdict["verdict"] = word.clone();
-    }
-    for (limit, value) in context["grant"].as_object().into_iter().flatten() {
-        verdict["capability_manifest"][limit] = value.clone();
+    for wanted in [&call["context"], &call["arguments"]["grant"]] {
+        for member in ["verdict", "conditions"] {
+            if let Some(value) = wanted.get(member) {
+                verdict[member] = value.clone();
+            }
+        }
+        for (limit, value) in wanted["grant"].as_object().into_iter().flatten() {
+            verdict["capability_manifest"][limit] = value.clone();
+        }
     }
     verdict
 }

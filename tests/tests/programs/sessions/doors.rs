@@ -1,4 +1,4 @@
-//! Sessions over the other doors: each asks in its own way.
+//! Sessions over the other doors, each of which names them in its own way.
 
 use super::*;
 use harness::doors::{DOORS, PEER, open_doors};
@@ -35,50 +35,6 @@ fn mcp_has_an_argument_for_the_session() {
     let malformed = ask("mine", "c");
     assert!(malformed.to_string().contains("session"), "{malformed}");
     assert!(malformed["result"]["structuredContent"].is_null(), "{malformed}");
-}
-
-#[test]
-fn a_conversation_of_a2a_has_a_session_once_a_message_asks_for_one() {
-    let fixture = Fixture::start(a2a::door(options(), json!({ "agent": AGENT })));
-    let mut client = a2a::Client::of(&fixture.executor);
-    let mut send = |context: &str, text: &str, asks: bool| {
-        let mut params = a2a::call("take_steps", json!({ "steps": [["keep", text]] }));
-        params["message"]["contextId"] = json!(context);
-        if asks {
-            params["message"]["metadata"] = json!({ "session": true });
-        }
-        let task = client.result("message/send", params);
-        let result = task["artifacts"][0]["parts"][0]["data"]["steps"][0].clone();
-        (result, task["metadata"]["session"].clone())
-    };
-    assert_eq!(send("first", "a", false), (json!(["a"]), Value::Null));
-    let (texts, session) = send("first", "b", true);
-    assert_eq!((texts, &session["turn"]), (json!(["b"]), &json!(1)));
-    let (texts, next) = send("first", "c", false);
-    assert_eq!((texts, &next["turn"], &next["handle"]), (json!(["b", "c"]), &json!(2), &session["handle"]));
-    let (texts, other) = send("second", "d", true);
-    assert_eq!((texts, &other["turn"]), (json!(["d"]), &json!(1)));
-}
-
-#[test]
-fn a_session_of_a2e_keeps_the_sessions_of_its_tools_and_ends_them() {
-    let fixture = Fixture::start(options().set("sessions.max", 1));
-    let mut peer = A2eSession::open(&fixture.executor, None);
-    peer.shake_hands(AGENT, "");
-    let mut ask = |text: &str, asks: bool| {
-        let mut call = a2e_call(&intent_id(), "take_steps", json!({ "steps": [["keep", text]] }));
-        if asks {
-            call["session"] = json!(true);
-        }
-        let answer = peer.ask(&call);
-        let texts = answer["data"]["data"]["steps"][0].clone();
-        (texts, answer["data"]["summary"]["session"]["turn"].clone())
-    };
-    assert_eq!(ask("a", true), (json!(["a"]), json!(1)));
-    assert_eq!(ask("b", false), (json!(["a", "b"]), json!(2)));
-    expect_blocked(&fixture.ask(&turn("new", json!([]))), "sessions_exhausted");
-    peer.tell(&a2e("shutdown", "bye", json!({ "timeout": 5 })));
-    eventually("there is room", || fixture.ask(&turn("new", json!([]))).get("result").cloned());
 }
 
 #[test]

@@ -20,16 +20,13 @@ impl Fixture {
         let id = call["intent_id"].as_str().expect("an id");
         let (status, page) = Client::local(&self.executor).get(&format!("/console/decide/{id}"));
         assert_eq!(status, 200, "{page}");
-        (page, self.status(call)["result"]["session"].clone())
+        (page, self.status(&call["intent_id"])["result"]["session"].clone())
     }
 
-    fn approve(&self, call: &Value) {
-        let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-        result(&self.executor.rpc("g2a/directive", &directive));
-    }
-
-    fn report_of_approved(&self, call: &Value) -> Value {
-        eventually("it has a report", || self.status(call)["result"].get("report").cloned())
+    /// Approves a call, and gives its report.
+    fn run_approved(&self, call: &Value) -> Value {
+        self.approve(&call["intent_id"]);
+        self.await_report(&call["intent_id"])
     }
 }
 
@@ -41,8 +38,7 @@ fn an_approved_call_opens_and_continues_a_session() {
     let (page, session) = fixture.shown(&opens);
     assert!(page.contains("opens a session"), "{page}");
     assert_eq!(session, "new");
-    fixture.approve(&opens);
-    let handle = handle_of(&fixture.report_of_approved(&opens));
+    let handle = handle_of(&fixture.run_approved(&opens));
 
     // A call that waits does not keep others from the session.
     let continues = escalated(turn(&handle, json!([["keep", "c"]])));
@@ -52,8 +48,7 @@ fn an_approved_call_opens_and_continues_a_session() {
     assert!(handle.starts_with(short) && page.contains(short), "{short}: {page}");
     assert!(!page.contains(&handle), "the page shows the whole handle");
     assert_eq!(*first_step(&fixture.run(&turn(&handle, json!([["keep", "b"]])))), json!(["a", "b"]));
-    fixture.approve(&continues);
-    let last = fixture.report_of_approved(&continues);
+    let last = fixture.run_approved(&continues);
     assert_eq!((first_step(&last), &last["session"]["turn"]), (&json!(["a", "b", "c"]), &json!(3)));
 }
 
@@ -64,8 +59,7 @@ fn an_approved_call_whose_session_has_ended_meanwhile_does_not_run() {
     let call = escalated(turn(&handle, json!([["write", "/workspace/lost", "it ran"]])));
     fixture.wait_with(&call);
     assert!(fixture.end(AGENT, &handle));
-    fixture.approve(&call);
-    let report = fixture.report_of_approved(&call);
+    let report = fixture.run_approved(&call);
     assert_eq!(report["status"], "FAILURE", "{report}");
     assert!(report.to_string().contains("there is no such session"), "{report}");
     assert_eq!(fixture.executor.file("lost"), None);
@@ -78,8 +72,7 @@ fn an_approved_call_under_another_grant_ends_with_a_report() {
     let mut call = escalated(turn(&handle, json!([["write", "/workspace/lost", "it ran"]])));
     call["context"]["grant"] = json!({ "max_memory_mb": 20 });
     fixture.wait_with(&call);
-    fixture.approve(&call);
-    let report = fixture.report_of_approved(&call);
+    let report = fixture.run_approved(&call);
     assert!(report.to_string().contains("under which the session was opened"), "{report}");
     assert_eq!(fixture.executor.file("lost"), None);
     assert_eq!(*first_step(&fixture.run(&turn(&handle, json!([["keep", "b"]])))), json!(["a", "b"]));
