@@ -46,13 +46,14 @@ Kill the executor again and again, break its disk, and compare its records.
 
 Usage: cargo xtask torture [CRASHES]
 
-It runs the tests of `durability`, `fleet::kills` and `nested_calls::kills` with
-CRASHES crashes each, and `nested_calls::generated` with as many programs
-(default 1000, which takes hours), one after another. Then it runs the model of
-a fleet and renders hostile texts, for longer than `cargo xtask test` does. It
-installs strace and faketime from Debian's packages if they are missing and this
-user may: without them, the tests of crashes at chosen system calls and of clock
-jumps are skipped, and say so.";
+It runs the tests of `durability`, `fleet::kills`, `nested_calls::kills` and
+`sessions::kills` with CRASHES crashes each, `nested_calls::generated` with as
+many programs and `sessions::scale` with as many sessions (default 1000, which
+takes hours), one after another. Then it runs the model of a fleet and renders
+hostile texts, for longer than `cargo xtask test` does. It installs strace and
+faketime from Debian's packages if they are missing and this user may: without
+them, the tests of crashes at chosen system calls and of clock jumps are
+skipped, and say so.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 /// The number of seeds of the model of a fleet.
@@ -290,7 +291,13 @@ fn share_out(tests: &mut Command) {
 pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     setup::prepare_programs(workspace)?;
     tools::build_with_executor(workspace)?;
-    let more = ["nested_calls::kills", "nested_calls::generated", "fleet::kills"];
+    let more = [
+        "nested_calls::kills",
+        "nested_calls::generated",
+        "fleet::kills",
+        "sessions::kills",
+        "sessions::scale",
+    ];
     let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
     let mut cargo = executor_tests(workspace, &["nodes", "programs", "records"], "durability", &for_tests);
     cargo.env("A2G_TORTURE", crashes.to_string());

@@ -7,9 +7,11 @@
 mod conversations;
 mod doors;
 mod ends;
+mod kills;
 mod limits;
 mod owners;
 mod programs;
+mod scale;
 mod turns;
 mod waits;
 

@@ -1,21 +1,9 @@
 //! The ends of sessions: nobody ever gets an empty one in place of the one that is lost.
 
+use super::kills::kill_guests;
 use super::*;
-use rustix::process::{Pid, Signal, kill_process};
 use std::thread::sleep;
 use std::time::Duration;
-
-/// Kills every process that runs or may run a guest.
-fn kill_guests(executor: &Executor) {
-    for guest in children_of(executor.id()).into_iter().flat_map(children_of) {
-        let pid = Pid::from_raw(i32::try_from(guest).expect("a pid")).expect("a pid");
-        let _gone = kill_process(pid, Signal::KILL);
-        let state = || std::fs::read_to_string(format!("/proc/{guest}/stat")).unwrap_or_default();
-        eventually("the process has ended", || {
-            (!state().contains(") ") || state().contains(") Z")).then_some(())
-        });
-    }
-}
 
 #[test]
 fn any_other_end_than_an_answer_ends_the_session() {
@@ -67,34 +55,6 @@ fn a_killed_process_ends_its_session() {
         "{report}"
     );
     fixture.expect_lost(&during);
-}
-
-#[test]
-fn after_a_kill_a_session_is_as_its_last_receipt_says_or_lost() {
-    let fixture = Fixture::start(options());
-    let mut session = None;
-    for round in 0..times(30) {
-        let (handle, kept) = session.take().unwrap_or_else(|| ("new".to_owned(), 0));
-        let call = turn(&handle, json!([["keep", "x"], ["work", 5]]));
-        let running = call_in_background(&fixture.executor, "a2g/intent", &call);
-        sleep(Duration::from_millis(u64::try_from(round * 7 % 31).expect("it is small")));
-        if round % 3 > 0 {
-            kill_guests(&fixture.executor);
-        }
-        let answer = running.join().expect("no panic");
-        if answer["error"]["data"]["blocked_by"] == "session_lost" {
-            continue;
-        }
-        let report = report_of(&answer);
-        if report["status"] != "SUCCESS" {
-            assert_eq!(report["session"]["state"], "ended", "{report}");
-            continue;
-        }
-        assert_eq!(first_step(&report).as_array().map(Vec::len), Some(kept + 1), "{report}");
-        if report["session"]["state"] == "kept" {
-            session = Some((handle_of(&report), kept + 1));
-        }
-    }
 }
 
 #[test]
