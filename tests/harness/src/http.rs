@@ -160,7 +160,7 @@ impl HttpClient {
     /// Sends these bytes on a new connection and reads nothing.
     pub fn send_only(address: SocketAddr, bytes: &[u8]) -> TcpStream {
         let mut stream = connect(address);
-        stream.write_all(bytes).expect("the door reads");
+        stream.write_all(bytes).expect("the server reads");
         stream
     }
 
@@ -181,7 +181,7 @@ impl HttpClient {
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("the door is open");
+    let stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     stream.set_nodelay(true).expect("no delay");

@@ -36,7 +36,7 @@ impl WebSocketClient {
     /// # Errors
     /// The status line of a refusal.
     pub fn upgrade_at(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<Self, String> {
-        let stream = TcpStream::connect(address).expect("the door is open");
+        let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         let mut stream = BufReader::new(stream);
@@ -50,7 +50,7 @@ impl WebSocketClient {
             head += &format!("{name}: {value}\r\n");
         }
         head += "\r\n";
-        stream.get_mut().write_all(head.as_bytes()).expect("the door reads");
+        stream.get_mut().write_all(head.as_bytes()).expect("the server reads");
         let (first, _, _) = super::http::read_message(&mut stream).expect("an answer");
         let client = Self { stream, pings: 0, pongs: true, closed_with: None };
         if first.contains(" 101 ") { Ok(client) } else { Err(first) }

@@ -53,7 +53,7 @@ pub(super) struct Messages {
     door: DoorSettings,
     store: Arc<TaskStore>,
     push: Arc<Push>,
-    sessions: Arc<ConversationSessions>,
+    tool_sessions: Arc<ConversationSessions>,
 }
 
 impl Messages {
@@ -62,9 +62,9 @@ impl Messages {
         door: DoorSettings,
         store: Arc<TaskStore>,
         push: Arc<Push>,
-        sessions: Arc<ConversationSessions>,
+        tool_sessions: Arc<ConversationSessions>,
     ) -> Self {
-        Self { executor, door, store, push, sessions }
+        Self { executor, door, store, push, tool_sessions }
     }
 
     /// The agent that owns the tasks of a caller.
@@ -135,7 +135,7 @@ impl Messages {
                     None => message.context_id.get_or_insert_with(|| IntentId::random().to_string()).clone(),
                 };
                 let conversation = Conversation::of(caller, &call, &context);
-                let in_conversation = self.sessions.find(conversation, &call, asks_for_session)?;
+                let in_conversation = self.tool_sessions.find(conversation, &call, asks_for_session)?;
                 let call = Call { session: in_conversation.session(), ..call };
                 Some(AcceptedCall { call, in_conversation })
             }

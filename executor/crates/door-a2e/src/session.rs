@@ -1,4 +1,5 @@
-//! One session: its caller, the result of its handshake, and its waiting and running calls.
+//! One session of A2E: its caller, the result of its handshake, its waiting and running calls, and the sessions of tools
+//! that it has opened.
 //!
 //! ```text
 //! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ ended
@@ -85,8 +86,10 @@ struct SessionState {
     agreement: Option<Agreement>,
     phase: Phase,
     waiting: VecDeque<Queued>,
+    /// The calls that run, by their numbers.
     running: BTreeMap<u64, (IntentId, AgentDid)>,
-    last_turn: u64,
+    /// The number of the last call that has begun.
+    last_number: u64,
     /// The time of the last message, or of the end of the last call.
     last_active: Instant,
 }
@@ -127,7 +130,7 @@ impl Session {
             phase: Phase::Open,
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
-            last_turn: 0,
+            last_number: 0,
             last_active: timer_now(),
         };
         Arc::new(Self {
@@ -438,10 +441,10 @@ impl Session {
             && self.out.has_capacity()
             && let Some(queued) = state.waiting.pop_front()
         {
-            state.last_turn += 1;
-            let turn = state.last_turn;
-            state.running.insert(turn, (queued.call.intent, queued.call.agent.clone()));
-            started.push((RunSlot { session: Arc::clone(self), turn }, queued));
+            state.last_number += 1;
+            let number = state.last_number;
+            state.running.insert(number, (queued.call.intent, queued.call.agent.clone()));
+            started.push((RunSlot { session: Arc::clone(self), number }, queued));
         }
         // The lock is released first: a spawned task may be dropped at once, and dropping its slot takes the lock.
         drop(state);
@@ -599,13 +602,13 @@ impl SessionState {
 /// The slot of a running call. Dropping it lets the next call begin, even on a panic.
 struct RunSlot {
     session: Arc<Session>,
-    turn: u64,
+    number: u64,
 }
 
 impl Drop for RunSlot {
     fn drop(&mut self) {
         let mut state = self.session.lock();
-        state.running.remove(&self.turn);
+        state.running.remove(&self.number);
         state.last_active = timer_now();
         self.session.open.send_replace(state.open());
         drop(state);

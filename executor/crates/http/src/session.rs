@@ -1,4 +1,5 @@
-//! The session layer of the doors: the messages that wait for a peer, and the connection that reads them.
+//! The session layer of the doors, of peers and not of tools: the messages that wait for a peer, and the connection that
+//! reads them.
 //!
 //! ```text
 //! BoundedQueue: pushed ─▶ waits ─ popped ─▶ removed

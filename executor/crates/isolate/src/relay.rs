@@ -550,8 +550,8 @@ pub(super) async fn serve_child(services: Services, socket: UnixStream) -> Resul
                         while tasks.try_join_next().is_some() {}
                         // The task removes its own stream at its end. The lock is held until the stream is in the
                         // map, so a task that ends at once cannot remove it too early.
-                        let turn = order.place(&opening);
-                        let request = OpenRequest { stream, opening, permit, turn };
+                        let place = order.place(&opening);
+                        let request = OpenRequest { stream, opening, permit, place };
                         open_streams
                             .insert(stream, serve_stream(&services, request, &frames, &streams, &mut tasks)?);
                         None
@@ -615,7 +615,7 @@ struct OpenRequest {
     /// One of the run's `max_parallel` permits; `None` if this is not a request about other tools.
     permit: Option<OwnedSemaphorePermit>,
     /// The place of a call in the order of the child's calls.
-    turn: Turn,
+    place: Place,
 }
 
 /// The order in which a child has opened its calls.
@@ -624,24 +624,24 @@ struct CallOrder {
     last: Option<oneshot::Receiver<Infallible>>,
 }
 
-/// The place of one call, which passes the turn on when it is dropped.
-struct Turn {
+/// The place of one call. The next call may begin once it is dropped.
+struct Place {
     previous: Option<oneshot::Receiver<Infallible>>,
     _next: Option<oneshot::Sender<Infallible>>,
 }
 
 impl CallOrder {
     /// The place of a stream that was just opened. Only calls have an order.
-    fn place(&mut self, opening: &OpenFrame) -> Turn {
+    fn place(&mut self, opening: &OpenFrame) -> Place {
         let OpenFrame::Call(CallHead::Call { .. }) = opening else {
-            return Turn { previous: None, _next: None };
+            return Place { previous: None, _next: None };
         };
         let (next, last) = oneshot::channel();
-        Turn { previous: self.last.replace(last), _next: Some(next) }
+        Place { previous: self.last.replace(last), _next: Some(next) }
     }
 }
 
-impl Turn {
+impl Place {
     /// Waits until all earlier calls have begun, or have been given up.
     async fn wait(&mut self) {
         if let Some(previous) = self.previous.take() {
@@ -653,7 +653,7 @@ impl Turn {
 /// Starts to serve a stream.
 fn serve_stream(
     services: &Services,
-    OpenRequest { stream, opening, permit, turn }: OpenRequest,
+    OpenRequest { stream, opening, permit, place }: OpenRequest,
     frames: &mpsc::UnboundedSender<Vec<u8>>,
     streams: &Streams,
     tasks: &mut JoinSet<()>,
@@ -684,7 +684,7 @@ fn serve_stream(
             let calls = services.calls.as_ref().ok_or_else(protocol_error)?;
             let has_arguments = matches!(head, CallHead::Call { .. });
             (
-                StreamRequest::Call(Arc::clone(&calls.backend), head, chunks.boxed_unsync(), turn),
+                StreamRequest::Call(Arc::clone(&calls.backend), head, chunks.boxed_unsync(), place),
                 has_arguments,
             )
         }
@@ -734,7 +734,7 @@ enum StreamRequest {
     Request(Arc<NetworkSession>, Box<Request<Body>>, Timeouts),
     LookUp(Arc<NetworkSession>, String),
     Connect(Arc<NetworkSession>, SocketAddr, Body),
-    Call(Arc<dyn CallBackend>, CallHead, Body, Turn),
+    Call(Arc<dyn CallBackend>, CallHead, Body, Place),
 }
 
 impl StreamRequest {
@@ -753,16 +753,16 @@ impl StreamRequest {
             Self::Connect(session, address, upload) => {
                 (ResponseHead::Connected, Some(session.connect(address, upload).await?))
             }
-            Self::Call(backend, head, upload, mut turn) => {
+            Self::Call(backend, head, upload, mut place) => {
                 let answer = match head {
                     CallHead::List | CallHead::Describe { .. } => {
                         backend.perform(head.join(String::new(), None)).await
                     }
                     CallHead::Call { .. } => match read_arguments(&*backend, upload).await? {
                         Ok((arguments, counted)) => {
-                            turn.wait().await;
+                            place.wait().await;
                             let answer = backend.perform(head.join(arguments, counted));
-                            drop(turn);
+                            drop(place);
                             answer.await
                         }
                         Err(error) => Err(error),

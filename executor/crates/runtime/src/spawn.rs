@@ -8,7 +8,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The tasks of a server's sessions. A clone is another handle to the same tasks.
+/// The tasks of a server's sessions with its peers, not of the sessions of tools. A clone is another handle to the same
+/// tasks.
 #[derive(Debug, Clone, Default)]
 pub struct SessionTasks {
     tracker: TaskTracker,

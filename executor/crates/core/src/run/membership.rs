@@ -57,7 +57,7 @@ impl Membership {
             slots: Arc::clone(&parts.slots),
             intents: Arc::clone(&parts.intents),
             metrics: Arc::clone(&parts.metrics),
-            sessions: parts.sessions.clone(),
+            sessions: parts.session_tasks.clone(),
             clock: Arc::clone(&parts.clock),
             engine,
             operator,

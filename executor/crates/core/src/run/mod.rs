@@ -130,7 +130,7 @@ pub struct ExecutorSettings {
     pub approval_rules: Vec<ApprovalRule>,
     /// The check of intents' signatures; `None` if signatures are not required.
     pub signatures: Option<Arc<IntentSignatures>>,
-    /// The limits on sessions.
+    /// The limits on sessions of tools.
     pub sessions: SessionSettings,
 }
 
@@ -179,7 +179,7 @@ struct Parts {
     intents: Arc<OpenIntents>,
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
-    sessions: SessionTasks,
+    session_tasks: SessionTasks,
     tool_sessions: Arc<ToolSessions>,
     egress: Option<Arc<Egress>>,
     clock: Arc<dyn Clock>,
@@ -217,7 +217,7 @@ pub struct Executor {
     intents: Arc<OpenIntents>,
     subscribers: Arc<Subscribers>,
     metrics: Arc<Metrics>,
-    sessions: SessionTasks,
+    session_tasks: SessionTasks,
     tool_sessions: Arc<ToolSessions>,
     clock: Arc<dyn Clock>,
 }
@@ -281,10 +281,10 @@ impl Parts {
         let intents = Arc::new(waits::restore_intents(&journal.decisions, approvals, clock.now()));
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);
-        let sessions = SessionTasks::default();
+        let session_tasks = SessionTasks::default();
         let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
-        let node = Arc::new(Node::new(fleet, sessions.clone(), Arc::clone(&clock)));
+        let node = Arc::new(Node::new(fleet, session_tasks.clone(), Arc::clone(&clock)));
         let answers = Arc::<Answers>::default();
         let tool_sessions = Arc::new(ToolSessions::new(settings.sessions));
         let catalogue = Arc::new(CurrentCatalog::new(
@@ -333,7 +333,7 @@ impl Parts {
             intents,
             subscribers: Arc::default(),
             metrics,
-            sessions,
+            session_tasks,
             tool_sessions,
             egress,
             clock,
@@ -376,7 +376,7 @@ impl Executor {
         ));
         let Parts { catalogue, policies, refusals, journal, node, peers, .. } = parts;
         let Parts { waits, slots, compile_waits, intents, subscribers, metrics, .. } = parts;
-        let Parts { sessions, tool_sessions, clock, .. } = parts;
+        let Parts { session_tasks, tool_sessions, clock, .. } = parts;
         Self {
             engine,
             operator,
@@ -396,7 +396,7 @@ impl Executor {
             intents,
             subscribers,
             metrics,
-            sessions,
+            session_tasks,
             tool_sessions,
             clock,
         }
@@ -419,10 +419,10 @@ impl Executor {
         &self.metrics
     }
 
-    /// The tasks of the server's sessions.
+    /// The tasks of the server's sessions with its peers, which have nothing to do with those of tools.
     #[must_use]
     pub fn sessions(&self) -> &SessionTasks {
-        &self.sessions
+        &self.session_tasks
     }
 
     /// The clock for all timestamps and time limits.
@@ -436,12 +436,12 @@ impl Executor {
         self.subscribers.add(subscriber);
     }
 
-    /// Ends the waits of undecided intents and of file changes soon after they expire, until the sessions end.
+    /// Ends the waits of undecided intents and of file changes soon after they expire, until [`Self::sessions`] end.
     pub async fn end_expired_waits(self: Arc<Self>) {
         tokio::join!(self.waits.end_expired(), self.changes.end_due());
     }
 
-    /// Stops accepting calls, and ends the sessions: those of current turns after these.
+    /// Stops accepting calls, and ends the sessions of tools: those of current turns after these.
     pub fn close(&self) {
         self.slots.close();
         self.tool_sessions.close();

@@ -1,7 +1,7 @@
 //! A call up to its slot: its claim, and the wait for a slot here or at another node. [`super::phases`] runs it.
 
 use super::passing::{AVOID_TIME, PassedEnd, TakenCall};
-use super::phases::{Start, Times, Turn};
+use super::phases::{Ready, Start, Times};
 use crate::run::claims::{ClaimOutcome, ClaimedRun};
 use crate::run::effects::CallTurn;
 use crate::run::fleet::CallIdentity;
@@ -78,8 +78,8 @@ impl Engine {
             SlotWait::Finished(receipt) => return Ok(receipt),
         };
         let queue = stopwatch.exclude(queued_at, self.clock.monotonic());
-        let turn = Turn::new(Arc::clone(&self), claimed, slot, sink, Times { stopwatch, queue });
-        let started = match turn.start().await? {
+        let ready = Ready::new(Arc::clone(&self), claimed, slot, sink, Times { stopwatch, queue });
+        let started = match ready.start().await? {
             Start::New(started) => started,
             Start::Known(call, known) => {
                 return Ok(self.claims.await_existing(&CallIdentity::of(call.call()), known).await?.0);

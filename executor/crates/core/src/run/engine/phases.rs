@@ -1,8 +1,8 @@
 //! A claimed call from its slot to its receipt. Each phase consumes the one before, so that none is skipped or repeated.
 //!
 //! ```text
-//! ClaimedRun ─ a slot ─▶ Turn ─ start ─▶ Started ─ run ─▶ Ended ─ finish ─▶ Receipt
-//!                          └─▶ released: nothing has run     └─ the slot is free again
+//! ClaimedRun ─ a slot ─▶ Ready ─ start ─▶ Started ─ run ─▶ Ended ─ finish ─▶ Receipt
+//!                          └─▶ released: nothing has run      └─ the slot is free again
 //! ```
 //! A call that is dropped before its start is recorded has not run, and nothing says that it has. From the record of its
 //! start on, it has a receipt in any case: recovery stores the fallback if this process ends.
@@ -235,8 +235,8 @@ impl RequestedRun {
     }
 }
 
-/// A claimed call whose turn has come.
-pub(in crate::run) struct Turn {
+/// A claimed call that has waited for its slot.
+pub(in crate::run) struct Ready {
     claimed: ClaimedCall,
     permit: Permit,
     /// `None` if the call was stopped while it waited: its end is recorded without a run.
@@ -254,7 +254,7 @@ pub(in crate::run) enum Start {
     Known(Box<ClaimedCall>, KnownIntent),
 }
 
-impl Turn {
+impl Ready {
     pub(in crate::run) fn new(
         engine: Arc<Engine>,
         claimed: ClaimedRun,
