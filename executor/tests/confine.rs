@@ -23,7 +23,7 @@ use a2g_sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
 use a2g_types::limit::{Access, Limit, LimitMap};
 use a2g_types::outcome::{End, Outcome};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use rustix::fs::{AtFlags, CWD, linkat, mkdirat, renameat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, renameat, symlinkat, unlinkat};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -266,6 +266,8 @@ fn ten_thousand_calls_change_no_original() {
         );
         let originals = ["in", "sub", "link", "sub/../in", "new", "sub/new", "."];
         let kept = ["1", "2", "sub"];
+        // This needs no right to write, as Landlock sees it.
+        let truncates = OFlags::RDONLY | OFlags::TRUNC | OFlags::NOFOLLOW;
         let mut own_writes = 0;
         let mut random = 1_u64;
         let mut next = |count: usize| {
@@ -277,7 +279,7 @@ fn ten_thousand_calls_change_no_original() {
             let other = granted.path().join(originals[next(originals.len())]);
             let own = changes.path().join(kept[next(kept.len())]);
             let flags = [AtFlags::empty(), AtFlags::REMOVEDIR][next(2)];
-            let is_done = match next(10) {
+            let is_done = match next(11) {
                 0 => fs::write(&original, "changed").is_ok(),
                 1 => File::options().append(true).create(true).open(&original).is_ok(),
                 2 => mkdirat(CWD, &original, 0o755.into()).is_ok(),
@@ -290,6 +292,7 @@ fn ten_thousand_calls_change_no_original() {
                     let is_cut = file.set_len(0).is_ok();
                     is_cut || rustix::io::pwrite(&file, b"changed", 0).is_ok()
                 }),
+                9 => openat(CWD, &original, truncates, Mode::empty()).is_ok(),
                 _ => {
                     own_writes += u32::from(fs::write(&own, "own").is_ok());
                     false
