@@ -47,10 +47,13 @@ Kill the executor again and again, break its disk, and compare its records.
 Usage: cargo xtask torture [CRASHES]
 
 It runs the tests of `durability`, `fleet::kills`, `nested_calls::kills` and
-`sessions::kills` with CRASHES crashes each, `nested_calls::generated` with as
-many programs and `sessions::scale` with as many sessions (default 1000, which
-takes hours), one after another. Then it runs the model of a fleet and renders
-hostile texts, for longer than `cargo xtask test` does. It installs strace and
+`sessions::kills` with CRASHES crashes each, `nested_calls::generated` and
+`shared_files::generated` with as many programs and `sessions::scale` with as
+many sessions (default 1000, which takes hours), and `staged` with its long
+versions, one after another. Then it compares file changes that are kept apart
+with a plain folder in 100,000 generated sequences of calls, ends their commit
+and undo before each call, runs the model of a fleet and renders hostile texts,
+all for longer than `cargo xtask test` does. It installs strace and
 faketime from Debian's packages if they are missing and this user may: without
 them, the tests of crashes at chosen system calls and of clock jumps are
 skipped, and say so.";
@@ -58,6 +61,8 @@ skipped, and say so.";
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 /// The number of seeds of the model of a fleet.
 const TORTURE_SEEDS: u32 = 20_000;
+/// The number of sequences of calls on a view of file changes and on a plain folder.
+const TORTURE_SEQUENCES: u32 = 100_000;
 
 /// The part of a test's name that says that the test needs [`WASIP2`].
 const WASIP2_MARK: &str = "wasip2";
@@ -294,18 +299,25 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     let more = [
         "nested_calls::kills",
         "nested_calls::generated",
+        "shared_files::generated",
         "fleet::kills",
         "sessions::kills",
         "sessions::scale",
+        "staged::",
     ];
     let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
     let mut cargo = executor_tests(workspace, &["nodes", "programs", "records"], "durability", &for_tests);
     cargo.env("A2G_TORTURE", crashes.to_string());
     let durability = follow("durability", &mut cargo, MAX_LEFT_BEHIND)?;
+    // Without a filter, all tests of these two programs.
+    let mut cargo = executor_tests(workspace, &["equivalence", "commit"], "", &[]);
+    cargo.env("A2G_OVERLAY_SEQUENCES", TORTURE_SEQUENCES.to_string()).env("A2G_OVERLAY_ALL_CALLS", "1");
+    let overlay = follow("file changes", &mut cargo, MAX_LEFT_BEHIND)?;
     let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--lib", "--"]);
     cargo.args(["model::five_nodes", "hostile_texts::"]);
     cargo.env("A2G_TORTURE", crashes.to_string()).env("A2G_FLEET_SEEDS", TORTURE_SEEDS.to_string());
-    conclude(&[durability, follow("fleets and hostile texts", &mut cargo, MAX_LEFT_BEHIND)?], "")
+    let rest = follow("fleets and hostile texts", &mut cargo, MAX_LEFT_BEHIND)?;
+    conclude(&[durability, overlay, rest], "")
 }
 
 /// A command for the tests in these areas of `tests/tests` that have `filter` in their names. It selects the packages of

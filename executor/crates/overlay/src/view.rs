@@ -1,7 +1,7 @@
 //! The files as a program sees them: the originals, with its changes laid over them.
 //!
 //! Every call behaves, down to its error, as the kernel's would on a plain folder with the same history, so that a program
-//! cannot tell the difference, and what people approve is what happens. `tests/equivalence.rs` compares the two.
+//! cannot tell the difference, and what people approve is what happens. `tests/equivalence/` compares the two.
 //!
 //! These differences are known:
 //! - A file with several hard links is not written (`EPERM`): its other names would not change with it.

@@ -1,8 +1,9 @@
 //! The view compared with a plain folder: generated sequences of calls have the same results on both, and the originals
 //! stay as they were until the commit. Then they are as the plain folder, and after its undo as before.
 //!
-//! `A2G_OVERLAY_SEQUENCES` sets the number of sequences and `A2G_OVERLAY_FIRST` the first one. A sequence that fails prints
-//! its number and its calls. As root, every second sequence runs as an ordinary user on a tree of two owners.
+//! `A2G_OVERLAY_SEQUENCES` sets the number of sequences (`cargo xtask torture` takes 100,000) and `A2G_OVERLAY_FIRST` the
+//! first one. A sequence that fails prints its number and its calls. As root, every second sequence runs as an ordinary
+//! user on a tree of two owners.
 
 #![allow(
     clippy::unwrap_used,
