@@ -1,7 +1,11 @@
-//! The start on a machine that lacks a control that contains tools: it depends on who can call.
+//! A machine that lacks a control that contains tools: the start depends on who can call. File changes wait there, too.
 
 use harness::callers::{List, agent, ends};
-use harness::{AGENT, Executor, Home, Options, Process, print_skipped, run};
+use harness::methods::write;
+use harness::{
+    AGENT, Catalogue, Executor, Home, HttpClient, Options, Process, execute, print_skipped, result, run,
+};
+use serde_json::json;
 use std::process::Command;
 
 /// A user namespace with root in it who may not leave the network, make another namespace or become another user: so
@@ -57,6 +61,31 @@ fn on_loopback_one_warning_names_the_missing_controls() {
     assert!(warned.len() == 1 && warned[0].contains("network-namespace (not allowed: "), "{said}");
     let user = said.lines().filter(|line| line.contains("tools run as root")).collect::<Vec<_>>();
     assert!(user.len() == 1 && user[0].contains("CAP_SETUID"), "{said}");
+}
+
+/// Neither a run whose changes wait nor a decision on them needs a namespace.
+#[test]
+fn file_changes_wait_and_are_decided_on_without_namespaces() {
+    if !can_be_taken_away() {
+        return;
+    }
+    let catalogue = Catalogue::empty().copy("write_file");
+    let home = Home::new(options().catalogue(&catalogue).set("ceilings.effects", "staged"));
+    let executor = Process::spawn("executor", &mut there(&home, &[]));
+    let mut client = HttpClient::connect(executor.serves_on());
+    let said = executor.stderr();
+    assert!(said.contains("network-namespace (not allowed: "), "{said}");
+    let file = home.workspace().join("new.txt");
+    let staged = client.rpc("a2g/execute", &execute("write_file", write("new.txt", "new")));
+    let report = result(&staged);
+    assert_eq!((&report["status"], file.exists()), (&json!("STAGED"), false), "{staged}");
+    let set = json!({ "intent": report["intent_id"] });
+    let shown = json!({ "intent": report["intent_id"], "digest": report["usage"]["effects"]["digest"] });
+    for (method, params, is_there) in [("a2g/commit", &shown, true), ("a2g/undo", &set, false)] {
+        let decided = client.rpc(method, params);
+        let status = &result(&decided)["status"];
+        assert_eq!((status, file.exists()), (&json!("SUCCESS"), is_there), "{method}: {decided}");
+    }
 }
 
 #[test]

@@ -38,11 +38,12 @@ pub(super) fn check(shared: &Shared<'_>) -> Result<()> {
     ensure!(archive.exists(), "podman has not made the image: the line `Skipped` above says why");
     run::capture(podman.command(["load", "--quiet", "--input"]).arg(archive))?;
     let checks = Checks::create(shared, &podman)?;
-    let steps: [(&str, Check<'_>); 6] = [
+    let steps: [(&str, Check<'_>); 7] = [
         ("the controls in a container", Checks::check_controls),
         ("calls by `mcp`, with a read-only root", Checks::check_mcp),
         ("the owners of volumes", Checks::check_volumes),
         ("calls of `serve`, and its end", Checks::check_serve),
+        ("file changes that wait for a decision", Checks::check_changes),
         ("a memory limit", Checks::check_memory),
         ("the size", Checks::check_size),
     ];
@@ -151,6 +152,40 @@ impl<'a> Checks<'a> {
             let container = self.start(init, &[])?;
             container.hash_note()?;
             container.stop().with_context(|| format!("with the options {init:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// A run changes nothing, a commit changes the folder, and an undo takes that back. The folder of the changes is in the
+    /// volume of the journal, which is another mount.
+    fn check_changes(&self) -> Result<()> {
+        let path = |name: &str| self.folder.path().join(name);
+        let workspace = self.release.workspace;
+        // The last section has the ceilings.
+        let example = fs::read_to_string(workspace.root.join("deploy/container/executor.toml"))?;
+        fs::write(path("staged.toml"), format!("{example}effects = \"staged\"\n"))?;
+        fs::create_dir_all(path("writers"))?;
+        let bundled = self.release.root.join("share/a2g-executor/tools/write_file");
+        run::capture(Command::new("cp").arg("--recursive").arg(bundled).arg(path("writers")))?;
+        let mounts = [("writers", "/tools"), ("staged.toml", CONFIGURATION)];
+        let volumes = mounts.map(|(name, to)| format!("--volume={}:{to}:ro", path(name).display()));
+        let file = path("workspace/staged.txt");
+        for seccomp in &self.seccomp {
+            let container = self.start(&[seccomp.as_slice(), &volumes].concat(), &["--tools", "/tools"])?;
+            let arguments = json!({ "path": "/workspace/staged.txt", "content": "staged" });
+            let staged = container.intent("write_file", &arguments)?;
+            let report = at(&staged, "/result/report");
+            let is_waiting = text(report, "/status") == "STAGED" && !file.exists();
+            ensure!(is_waiting, "the change does not wait with {seccomp:?}: {staged}");
+            let set = json!({ "intent": at(report, "/intent_id") });
+            let shown =
+                json!({ "intent": at(report, "/intent_id"), "digest": at(report, "/usage/effects/digest") });
+            for (method, params, is_there) in [("a2g/commit", &shown, true), ("a2g/undo", &set, false)] {
+                let decided = Client(container.server.address).call(method, params)?;
+                let is_done = text(&decided, "/result/status") == "SUCCESS" && file.exists() == is_there;
+                ensure!(is_done, "`{method}` with {seccomp:?}: {decided}");
+            }
+            container.stop()?;
         }
         Ok(())
     }
