@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 const READ: How = How { read: true, write: false, append: false, truncate: false, create: Create::No };
@@ -205,6 +206,48 @@ fn what_is_on_another_device_is_not_moved() {
     std::fs::write(memory.path().join("other"), b"content").unwrap();
     view.open_file(to, &name("other"), WRITE).unwrap().file.write_all_at(b"C", 0).unwrap();
     assert_eq!(std::fs::read(disk.upper.path().join("1")).unwrap(), b"Content");
+}
+
+/// A file system in memory over a folder, until it is dropped. Only root can mount it.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn new(place: &'a Path) -> Option<Self> {
+        run_quietly(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(place)).then(|| Self(place))
+    }
+
+    fn make_read_only(&self) -> bool {
+        run_quietly(Command::new("mount").args(["-o", "remount,ro"]).arg(self.0))
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        run_quietly(Command::new("umount").arg("--lazy").arg(self.0));
+    }
+}
+
+fn run_quietly(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_read_only_file_system_is_read_and_not_changed() {
+    let test = Test::new();
+    let Some(mounted) = Mounted::new(test.lower.path()) else { return };
+    test.write("file", b"content");
+    std::fs::create_dir(test.lower.path().join("empty")).unwrap();
+    assert!(mounted.make_read_only());
+    let (mut view, folder) = test.view(BUDGET);
+    view.open_file(folder, &name("file"), READ).unwrap();
+    assert_eq!(view.open_file(folder, &name("file"), WRITE).unwrap_err(), Errno::ROFS);
+    assert_eq!(view.open_file(folder, &name("new"), MAKE).unwrap_err(), Errno::ROFS);
+    assert_eq!(view.create_folder(folder, &name("new")), Err(Errno::ROFS));
+    assert_eq!(view.symlink("file".as_ref(), folder, &name("new")), Err(Errno::ROFS));
+    assert_eq!(view.unlink(folder, &name("file")), Err(Errno::ROFS));
+    assert_eq!(view.remove_folder(folder, &name("empty")), Err(Errno::ROFS));
+    assert_eq!(view.rename((folder, &name("file")), (folder, &name("new"))), Err(Errno::ROFS));
+    assert_eq!(test.staged(), 0);
 }
 
 #[test]

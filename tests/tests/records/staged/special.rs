@@ -1,12 +1,13 @@
 //! Entries that are neither files nor folders nor links, in the scope of a staged run: it can move and delete
-//! them, and a commit and an undo do so; none is ever opened.
+//! them, and a commit and an undo do so; none is ever opened. And a file that is nearly all hole.
 
 use super::{Act, StagedFixture, Step, decided, tool};
 use harness::guests::make_fifo;
 use harness::{error, execute, print_skipped};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::json;
-use std::os::unix::fs::FileTypeExt as _;
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -77,4 +78,37 @@ fn entries_that_are_no_files_are_moved_and_deleted_and_never_opened() {
     decided(&fixture.decide("anna", Act::Commit, &run), "FAILURE");
     assert_eq!(kinds(&workspace, NAMES), before);
     fixture.succeed("anna", Act::Discard, &run);
+}
+
+/// Nobody fills its hole: neither the run, whose copy counts as written, nor a commit or an undo.
+#[test]
+fn a_sparse_file_of_two_gigabytes_stays_sparse() {
+    const BYTES: u64 = 2 << 30;
+    const AT: u64 = BYTES - 3;
+    const MAX_USED: u64 = 1 << 20;
+    let patches = tool("patches", "staged", &[Step::Patch("sparse", AT, "new")]);
+    let fixture =
+        StagedFixture::start_with([patches], |options| options.set("ceilings.max_written_mb", 4096));
+    fixture.set_files(&[]);
+    let path = fixture.home().workspace().join("sparse");
+    let original = File::create(&path).unwrap();
+    original.set_len(BYTES).unwrap();
+    original.write_all_at(b"old", AT).unwrap();
+    drop(original);
+    let assert_ends_with = |content: &[u8; 3], after: &str| {
+        let file = File::open(&path).unwrap();
+        let mut end = [0; 3];
+        file.read_exact_at(&mut end, AT).unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!((&end, metadata.len()), (content, BYTES), "{after}");
+        assert!(metadata.blocks() * 512 < MAX_USED, "{after}: {} blocks", metadata.blocks());
+    };
+    let run = fixture.stage("patches");
+    assert_ends_with(b"old", "the run");
+    let used = fixture.set(&run)["bytes"].as_u64().expect("a number");
+    assert!(used < MAX_USED, "{used}");
+    fixture.succeed("anna", Act::Commit, &run);
+    assert_ends_with(b"new", "the commit");
+    fixture.succeed("anna", Act::Undo, &run);
+    assert_ends_with(b"old", "the undo");
 }
