@@ -3,7 +3,8 @@
 use super::support::{Fixture, set_old};
 use a2g_overlay::{CommitError, Conflict, ConflictKind, Disk, EffectsError, Recovered};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 
 fn list(conflicts: &[Conflict]) -> Vec<(String, ConflictKind)> {
     let text = |conflict: &Conflict| {
@@ -83,6 +84,23 @@ fn an_original_that_changed_before_the_list_was_made_is_named() {
     fixture.write("a", "x");
     let Err(EffectsError::Conflicts(conflicts)) = fixture.effects(&table) else { panic!() };
     assert_eq!(list(&conflicts), [("a".to_owned(), ConflictKind::Changed)]);
+}
+
+/// Only a move keeps one for the undo.
+#[test]
+fn a_fifo_is_not_deleted_on_another_mount_than_the_store() {
+    let fixture = Fixture::with_distant_store();
+    let device = |path: &Path| path.metadata().unwrap().dev();
+    if device(&fixture.root()) == device(&fixture.store_path("")) {
+        return;
+    }
+    let fifo = fixture.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+    let effects = fixture.effects(&fixture.run(|guest| guest.remove("fifo"))).unwrap();
+    let Err(CommitError::Conflicts(conflicts)) = fixture.commit(&effects, &Disk::new()) else { panic!() };
+    assert_eq!(list(&conflicts), [("fifo".to_owned(), ConflictKind::Special)]);
+    assert_eq!(fixture.recover(&Disk::new()).unwrap(), Recovered::Unchanged);
+    assert!(fifo.exists());
 }
 
 #[test]
