@@ -320,8 +320,8 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     conclude(&[durability, overlay, rest], "")
 }
 
-/// A command for the tests in these areas of `tests/tests` that have `filter` in their names. It selects the packages of
-/// all tests, so that cargo does not build them again with other features.
+/// A command for the tests of these programs, such as the areas of `tests/tests`, that have `filter` in their names. It
+/// selects the packages of all tests, so that cargo does not build them again with other features.
 pub(crate) fn executor_tests(
     workspace: &Workspace,
     areas: &[&str],
