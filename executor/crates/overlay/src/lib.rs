@@ -40,4 +40,4 @@ pub use name::{EntryPath, MAX_NAME_BYTES, Name, NameError};
 pub use seen::{EntryKind, FileTime, Identity, MODE_BITS, Seen};
 pub use table::{MAX_TABLE_BYTES, NodeId, Table, TableError};
 pub use upper::{EarlierFolder, Upper};
-pub use view::{Create, How, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View};
+pub use view::{Create, How, ListedEntry, Listing, NewTime, OpenFile, Stat, UpperBudget, View, WriteMark};

@@ -55,7 +55,7 @@ pub(crate) struct Node {
     pub(crate) place: Option<Place>,
     /// The permissions; `None` if they are those of the original.
     pub(crate) mode: Option<u32>,
-    /// `None` if the time is that of the original, or (in a view) that of the file in the upper folder.
+    /// `None` if the time is that of the original, or of the file in the upper folder.
     pub(crate) modified: Option<Modified>,
     /// As `modified`.
     pub(crate) accessed: Option<FileTime>,

@@ -11,10 +11,11 @@
 //! - What the program made is owned by this user with all of the owner's rights, even if the umask takes those away, and
 //!   default access control lists do not apply to it.
 //! - A changed folder has one hard link, as on file systems that do not count subfolders.
+//! - Reading a file does not change its time of access if the program has set one, or has opened an original for writing.
 //!
 //! A program whose calls change its files differs from processes on one folder in this:
-//! - What it writes to a file while a call writes that file, too, is lost when it goes on with the table of the call. So it
-//!   is if the call sets only the times.
+//! - What it writes to a file while a call writes that file, too, is lost when it goes on with the table of the call. If the
+//!   call sets only the times, these are lost.
 //! - A file that calls have both written and removed has, for those who have it open, the content of before.
 //!
 //! Besides calls on files and folders, a view needs these system calls: `faccessat2`, `dup3`, `copy_file_range`,
@@ -32,6 +33,7 @@ mod prune;
 mod rename;
 mod times;
 
+pub use handles::WriteMark;
 pub use listing::{ListedEntry, Listing};
 pub use open::{Create, How, OpenFile};
 pub use times::NewTime;
@@ -157,7 +159,7 @@ impl View {
             }
         }
         let mut view = Self::with_table(table, upper, roots, budget)?;
-        view.copied_bytes = view.take_contents()?;
+        view.copied_bytes = view.count_contents()?;
         Ok(view)
     }
 
@@ -239,7 +241,8 @@ impl View {
         if self.tree.removed.contains(&id) {
             stat.nlink = 0;
         }
-        stat.modified = node.modified.map_or(stat.modified, Modified::time);
+        let kept = node.modified.filter(|_| !self.tree.handles.has_write(id));
+        stat.modified = kept.map_or(stat.modified, Modified::time);
         stat.accessed = node.accessed.unwrap_or(stat.accessed);
         stat.changed = node.changed.unwrap_or(stat.changed).max(stat.changed);
         Ok(stat)

@@ -12,6 +12,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 use tempfile::TempDir;
 
 const READ: How = How { read: true, write: false, append: false, truncate: false, create: Create::No };
@@ -60,11 +61,11 @@ impl Program {
         self.load("program", Table::new(&self.roots()).unwrap(), Vec::new())
     }
 
-    fn call(&self, caller: &Member, name: &str) -> Member {
+    fn call(&self, caller: &mut Member, name: &str) -> Member {
         let from = caller.start.next_content();
         let folders = [caller.base.clone(), caller.own.clone()].map(|folder| (folder, from));
         let earlier = caller.earlier.iter().cloned().chain(folders).collect();
-        self.load(name, stored(&caller.view.snapshot().unwrap()), earlier)
+        self.load(name, stored(&caller.view.snapshot()), earlier)
     }
 
     fn load(&self, name: &str, start: Table, earlier: Vec<(PathBuf, u64)>) -> Member {
@@ -80,7 +81,7 @@ impl Program {
     /// The changes as the commit would see them.
     fn changes(&self, member: Member) -> Vec<ChangeKind> {
         let upper = upper(&member.own, &member.base, 0, &[]);
-        let table = stored(&member.view.into_table().unwrap());
+        let table = stored(&member.view.into_table());
         let limits = EffectsLimits { max_changes: 1000, max_hashed_bytes: 1 << 20 };
         let effects = Effects::of(&table, &self.roots(), &upper, limits).unwrap();
         effects.changes.into_iter().map(|change| change.kind).collect()
@@ -91,7 +92,7 @@ impl Member {
     /// Ends the run, and lets its caller go on with its changes.
     fn end(self, caller: &mut Member) {
         let contents = upper(&self.own, &self.base, 0, &[]);
-        let table = stored(&self.view.into_table().unwrap());
+        let table = stored(&self.view.into_table());
         table.move_contents(self.start.next_content(), &contents, &open(&caller.base)).unwrap();
         self.start.discard_contents(&table, &open(&caller.base)).unwrap();
         caller.view.reload(table).unwrap();
@@ -165,7 +166,7 @@ fn what_a_program_has_open_follows_its_calls() {
     let all = [&same, &reader, &removed, &written, &appended, &replaced].map(|open| open.node);
     let identities = |view: &View| all.map(|node| view.stat(node).unwrap().identity);
     let identities_before = identities(&caller.view);
-    let mut call = program.call(&caller, "call");
+    let mut call = program.call(&mut caller, "call");
     for file in ["read", "written", "appended", "unread"] {
         call.write(file, "by the call");
     }
@@ -208,11 +209,11 @@ fn what_is_written_during_a_call_stays() {
     let program = Program::new(&["original"]);
     let mut caller = program.start();
     let open = caller.open("made", MAKE);
-    let mut call = program.call(&caller, "call");
+    let mut call = program.call(&mut caller, "call");
     call.write("original", "changed");
     open.file.write_all_at(b"meanwhile", 0).unwrap();
     assert_eq!(call.read("made"), "meanwhile");
-    let table = stored(&call.view.snapshot().unwrap());
+    let table = stored(&call.view.snapshot());
     let is_original = |path: &a2g_overlay::EntryPath| path.names == [name("original")];
     Table::check_member(&call.start, &table, |path, _| is_original(path)).unwrap();
     call.end(&mut caller);
@@ -227,13 +228,53 @@ fn what_is_written_during_a_call_stays() {
 }
 
 #[test]
+fn a_time_that_is_set_ends_with_a_write() {
+    let program = Program::new(&["file"]);
+    let original = fs::File::open(program.path("lower").join("file")).unwrap();
+    original.set_modified(UNIX_EPOCH + Duration::from_secs(5)).unwrap();
+    let mut caller = program.start();
+    let open = caller.open("file", WRITE);
+    let seconds = |member: &Member| member.view.lookup(member.root, &name("file")).unwrap().modified.seconds;
+    let set = |member: &mut Member, new: i64| {
+        let time = NewTime::At(FileTime { seconds: new, nanoseconds: 0 });
+        member.view.set_times_at(member.root, &name("file"), NewTime::Keep, time).unwrap();
+    };
+    let write = |content: &[u8]| {
+        open.file.write_all_at(content, 0).unwrap();
+        open.written.set();
+    };
+    assert_eq!(seconds(&caller), 5, "a file that is opened is not changed");
+    write(b"1");
+    assert!(seconds(&caller) > 8);
+    set(&mut caller, 7);
+    for (folder, is_written) in [("first", false), ("second", true)] {
+        let mut call = program.call(&mut caller, folder);
+        assert_eq!(seconds(&call), 7);
+        set(&mut call, 8);
+        if is_written {
+            write(b"2");
+        }
+        call.end(&mut caller);
+        assert_eq!(seconds(&caller) == 8, !is_written);
+        assert_eq!(caller.staged(), ["1"], "nothing is copied for a time");
+        set(&mut caller, 7);
+    }
+    let staged = fs::metadata(caller.own.join("1")).unwrap().modified().unwrap();
+    assert!(staged > UNIX_EPOCH + Duration::from_secs(8), "the staged file has times of its own");
+    assert_eq!(read(&open), "2ile");
+    let changes = program.changes(caller);
+    let [ChangeKind::Changed { new, .. }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((new.mtime.seconds, new.size), (7, 4));
+}
+
+#[test]
 fn the_calls_of_a_call_are_its_own() {
     let program = Program::new(&["a"]);
     let mut caller = program.start();
     caller.write("a", "caller");
-    let mut call = program.call(&caller, "call");
+    let mut call = program.call(&mut caller, "call");
     call.write("b", "call");
-    let mut inner = program.call(&call, "inner");
+    let mut inner = program.call(&mut call, "inner");
     assert_eq!((inner.read("a"), inner.read("b")), ("caller".into(), "call".into()));
     inner.write("a", "inner");
     inner.write("c", "inner");
@@ -241,7 +282,7 @@ fn the_calls_of_a_call_are_its_own() {
     assert_eq!((call.read("a"), call.read("b")), ("inner".into(), "call".into()));
     // The call fails, so its numbers are given again.
     drop(call);
-    let mut next = program.call(&caller, "next");
+    let mut next = program.call(&mut caller, "next");
     assert_eq!(next.list(), ["a"]);
     next.write("b", "next");
     next.end(&mut caller);
@@ -254,13 +295,13 @@ fn a_content_of_a_call_is_kept_until_another_call_replaces_it() {
     let mut caller = program.start();
     let kept = |caller: &Member| fs::read_dir(&caller.base).unwrap().count();
     for content in ["one", "two", "three"] {
-        let mut call = program.call(&caller, content);
+        let mut call = program.call(&mut caller, content);
         call.write("a", content);
         call.end(&mut caller);
         assert_eq!((kept(&caller), &*caller.read("a")), (1, content));
     }
     let open = caller.open("a", READ);
-    let mut removing = program.call(&caller, "removing");
+    let mut removing = program.call(&mut caller, "removing");
     removing.view.unlink(removing.root, &name("a")).unwrap();
     removing.end(&mut caller);
     // An open file stays what it is, also during later calls.
@@ -271,7 +312,7 @@ fn a_content_of_a_call_is_kept_until_another_call_replaces_it() {
         let stat = caller.view.stat(open.node).unwrap();
         assert_eq!((&*read(&open), stat.size, stat.nlink, stat.modified), ("three", 5, 0, time));
         let file = number.to_string();
-        let mut call = program.call(&caller, &file);
+        let mut call = program.call(&mut caller, &file);
         call.write(&file, "more");
         call.end(&mut caller);
     }
@@ -286,13 +327,13 @@ fn no_run_makes_the_contents_of_another() {
     for number in 2..20 {
         fs::write(caller.own.join(number.to_string()), "false").unwrap();
     }
-    let mut call = program.call(&caller, "call");
+    let mut call = program.call(&mut caller, "call");
     call.write("b", "call");
     fs::write(call.own.join("1"), "false").unwrap();
     for number in 3..20 {
         fs::write(call.own.join(number.to_string()), "false").unwrap();
     }
-    let mut inner = program.call(&call, "inner");
+    let mut inner = program.call(&mut call, "inner");
     assert_eq!((inner.read("a"), inner.read("b")), ("caller".into(), "call".into()));
     inner.write("c", "inner");
     inner.end(&mut call);
@@ -312,12 +353,12 @@ fn only_a_plain_file_is_moved() {
         |content, _| fs::create_dir(content).unwrap(),
         |_, _| {},
     ];
-    let caller = program.start();
+    let mut caller = program.start();
     for (number, change) in changes.into_iter().enumerate() {
-        let mut call = program.call(&caller, &number.to_string());
+        let mut call = program.call(&mut caller, &number.to_string());
         call.write("made", "content");
         call.write("more", "content");
-        let table = call.view.snapshot().unwrap();
+        let table = call.view.snapshot();
         let contents = upper(&call.own, &call.base, 0, &[]);
         let content = call.own.join("2");
         fs::remove_file(&content).unwrap();
@@ -336,7 +377,7 @@ fn a_folder_is_found_at_its_place() {
     let mut caller = program.start();
     caller.view.create_folder(caller.root, &name("made")).unwrap();
     caller.view.rename((caller.root, &name("d")), (caller.root, &name("moved"))).unwrap();
-    let mut call = program.call(&caller, "call");
+    let mut call = program.call(&mut caller, "call");
     let mut place = |names: &[&str]| {
         let names = names.iter().map(|part| name(part)).collect::<Vec<_>>();
         call.view.open_place(0, &names).unwrap()
@@ -369,7 +410,7 @@ fn a_listing_goes_on_after_a_call() {
     assert_eq!(caller.list().split_off(2), ["m5", "m4", "m3", "m2", "m1"]);
     let mut listing = caller.view.list(caller.root, 0).unwrap();
     let first = (0..6).map(|_| listing.next(&caller.view).unwrap().unwrap()).collect::<Vec<_>>();
-    let mut call = program.call(&caller, "call");
+    let mut call = program.call(&mut caller, "call");
     call.view.unlink(call.root, &name("m2")).unwrap();
     call.write("a new one", "");
     call.write("m3", "rewritten");
@@ -393,5 +434,5 @@ fn a_view_goes_on_only_with_its_own_program() {
     // A content is never one of the original again.
     let mut other = program.load("other", fresh, Vec::new());
     let _reader = other.open("a", READ);
-    assert_eq!(member.view.reload(other.view.snapshot().unwrap()), Err(Errno::STALE));
+    assert_eq!(member.view.reload(other.view.snapshot()), Err(Errno::STALE));
 }

@@ -255,7 +255,7 @@ fn changes_go_on_only_over_the_same_roots() {
     let test = Test::new();
     let (mut view, folder) = test.view(BUDGET);
     drop(view.open_file(folder, &name("made"), MAKE).unwrap());
-    let bytes = view.into_table().unwrap().to_bytes().unwrap();
+    let bytes = view.into_table().to_bytes().unwrap();
     let load = |path: &Path, roots: usize| {
         let table = Table::from_bytes(&bytes, 1).unwrap();
         let roots = (0..roots).map(|_| root(path)).collect();

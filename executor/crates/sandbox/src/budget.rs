@@ -6,6 +6,7 @@
 
 use super::state::CurrentStats;
 use super::termination::TerminationReason;
+use a2g_overlay::WriteMark;
 use a2g_types::limit::{BudgetUsage, Budgets, Consumption, Limit, LimitMap, budget_rows};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -130,16 +131,23 @@ impl InputStream for FileInputStream {
     }
 }
 
-/// A file's output stream, which charges each write to the budget.
+/// A file's output stream, which charges each write to the budget and notes it.
 pub(super) struct FileOutputStream {
     pub(super) inner: DynOutputStream,
     pub(super) current: Arc<CurrentStats>,
+    /// `None` in a run whose file changes are not kept apart.
+    pub(super) written: Option<WriteMark>,
 }
 
 impl FileOutputStream {
-    fn charge(&self, bytes: usize) -> StreamResult<()> {
+    fn begin_write(&self, bytes: usize) -> StreamResult<()> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.current.get().budget.charge_write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
+        self.current.get().budget.charge_write(bytes).map_err(|stop| StreamError::Trap(stop.into()))?;
+        // A write that fails may have written a part.
+        if let Some(written) = self.written.as_ref().filter(|_| bytes > 0) {
+            written.set();
+        }
+        Ok(())
     }
 }
 
@@ -153,12 +161,12 @@ impl Pollable for FileOutputStream {
 #[wasmtime_wasi::async_trait]
 impl OutputStream for FileOutputStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.charge(bytes.len())?;
+        self.begin_write(bytes.len())?;
         poll_once(self.inner.blocking_write_and_flush(bytes))
     }
 
     async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.charge(bytes.len())?;
+        self.begin_write(bytes.len())?;
         self.inner.blocking_write_and_flush(bytes).await
     }
 

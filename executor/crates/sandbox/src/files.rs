@@ -7,6 +7,7 @@
 use super::listing::{Listing, ListingEntry};
 use super::staged::{Loan, Staged, StagedCalls, TakeBackError};
 use super::state::{PreopenKind, StoreState};
+use a2g_overlay::WriteMark;
 use a2g_types::error_chain::BoxedError;
 use a2g_types::outcome::End;
 use std::sync::Arc;
@@ -192,6 +193,15 @@ impl RunFiles<'_> {
         };
         let stream = self.0.wasi.ctx().table.push(listing)?;
         Ok(Resource::new_own(stream.rep()))
+    }
+
+    /// The mark to set when a file was written; `None` in a run whose changes are not kept apart, and unless the file is
+    /// open for writing.
+    pub(super) fn write_mark(&self, fd: &Resource<Descriptor>) -> Option<WriteMark> {
+        match &self.0.files {
+            Files::Staged(staged) => staged.write_mark(fd.rep()),
+            Files::Direct | Files::Ended => None,
+        }
     }
 
     /// Waits until no other run has the files, and takes them back.

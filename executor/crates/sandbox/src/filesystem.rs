@@ -14,6 +14,7 @@ use super::listing::ListingEntry;
 use super::state::{Preopen, PreopenKind, StoreState};
 use super::termination::TerminationReason;
 use super::walk::{PathRequirement, ResolvedPath, WalkedPath};
+use a2g_overlay::WriteMark;
 use rustix::fs::FileType;
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource};
@@ -82,12 +83,16 @@ impl AuditedFs<'_> {
         }
     }
 
-    /// Wraps a file's output stream, so that its writes are charged to the budget.
-    fn wrap_output(&mut self, stream: Resource<DynOutputStream>) -> FsResult<Resource<DynOutputStream>> {
+    /// Wraps a file's output stream, so that its writes are charged to the budget and noted.
+    fn wrap_output(
+        &mut self,
+        stream: Resource<DynOutputStream>,
+        written: Option<WriteMark>,
+    ) -> FsResult<Resource<DynOutputStream>> {
         let current = Arc::clone(&self.0.current);
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(stream)?;
-        let stream: DynOutputStream = Box::new(FileOutputStream { inner, current });
+        let stream: DynOutputStream = Box::new(FileOutputStream { inner, current, written });
         Ok(table.push(stream)?)
     }
 
@@ -305,7 +310,12 @@ impl HostDescriptor for AuditedFs<'_> {
 
     async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
         self.spend(|budget| budget.charge_write(size))?;
-        self.inner().set_size(fd, size).await
+        let written = self.files().write_mark(&fd);
+        self.inner().set_size(fd, size).await?;
+        if let Some(written) = written {
+            written.set();
+        }
+        Ok(())
     }
 
     async fn write(
@@ -317,7 +327,12 @@ impl HostDescriptor for AuditedFs<'_> {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let grown = offset.saturating_add(length).saturating_sub(self.size(&fd));
         self.spend(|budget| budget.charge_write(length.max(grown)))?;
-        self.inner().write(fd, bytes, offset).await
+        let mark = self.files().write_mark(&fd);
+        let written = self.inner().write(fd, bytes, offset).await?;
+        if let Some(mark) = mark.filter(|_| written > 0) {
+            mark.set();
+        }
+        Ok(written)
     }
 
     async fn set_times(
@@ -470,13 +485,15 @@ impl HostDescriptor for AuditedFs<'_> {
         // The gap between the end of the file and the stream's start becomes part of the file with the first byte.
         let gap = offset.saturating_sub(self.size(&fd));
         self.spend(|budget| budget.charge_write(gap))?;
+        let written = self.files().write_mark(&fd);
         let stream = self.inner().write_via_stream(fd, offset)?;
-        self.wrap_output(stream)
+        self.wrap_output(stream, written)
     }
 
     fn append_via_stream(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
+        let written = self.files().write_mark(&fd);
         let stream = self.inner().append_via_stream(fd)?;
-        self.wrap_output(stream)
+        self.wrap_output(stream, written)
     }
 
     fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {

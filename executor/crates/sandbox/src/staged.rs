@@ -2,8 +2,9 @@
 //! effect.
 //!
 //! A view of [`a2g_overlay`] answers each call. The guest's open files are plain handles, of an original or of a file in
-//! the run's own folder, and can be read and written without this module. An open folder has no handle that leads to its
-//! host folder: a call that this module does not answer would find an empty folder without a name, and change nothing.
+//! the run's own folder, and can be read and written without this module, but for a mark that tells the view of each write.
+//! An open folder has no handle that leads to its host folder: a call that this module does not answer would find an empty
+//! folder without a name, and change nothing.
 //!
 //! A run of a program shares its files with the calls that it makes (`staged/program.rs`). What it reads from and writes to
 //! an open file does not wait for these calls; everything else does.
@@ -20,7 +21,7 @@ use super::state::{Preopen, PreopenKind};
 use a2g_capability::{OpenRoot, Permit, Upper};
 use a2g_overlay::{
     Create, EntryKind, FileTime, How, Identity, ListedEntry, Listing, LowerRoot, Name, NameError, NewTime,
-    NodeId, OpenFile, Stat, UpperBudget, View,
+    NodeId, OpenFile, Stat, UpperBudget, View, WriteMark,
 };
 use a2g_types::error_chain::BoxedError;
 use a2g_types::limit::{Access, Limit};
@@ -88,7 +89,8 @@ enum Opened {
     Root(NodeId),
     /// A granted folder that is not among the program's files.
     Gone,
-    File(NodeId),
+    /// A file, with the mark to set when it is written; `None` if it is open for reading only.
+    File(NodeId, Option<WriteMark>),
 }
 
 /// The calls on one open file or folder. Their names are those of WASI.
@@ -165,7 +167,10 @@ impl Staged {
     /// If the table of changes is too long, or cannot be stored.
     pub(super) fn lend(&mut self) -> Result<Option<Loan>, BoxedError> {
         let Some(program) = &mut self.program else { return Ok(None) };
-        program.lend(|| store_table(&self.upper, &self.view.snapshot()?.to_bytes()?)).map(Some)
+        if self.view.has_new_writes() {
+            program.note_use();
+        }
+        program.lend(|| store_table(&self.upper, &self.view.snapshot().to_bytes()?)).map(Some)
     }
 
     /// Waits until no call has the files, and takes them back.
@@ -217,6 +222,14 @@ impl Staged {
         Ok(Some(StagedCalls { staged: self, table, opened }))
     }
 
+    /// The mark to set when the descriptor `fd` was written; `None` unless it is a file that is open for writing.
+    pub(super) fn write_mark(&self, fd: u32) -> Option<WriteMark> {
+        match self.open.get(&fd)? {
+            Opened::File(_, written) => written.clone(),
+            Opened::Folder(_) | Opened::Root(_) | Opened::Gone => None,
+        }
+    }
+
     /// Forgets a descriptor whose handle is closed.
     pub(super) fn close(&mut self, fd: u32) {
         match self.open.remove(&fd) {
@@ -225,7 +238,7 @@ impl Staged {
                     self.view.close_folder(node);
                 }
             }
-            Some(Opened::Root(_) | Opened::Gone | Opened::File(_)) | None => {}
+            Some(Opened::Root(_) | Opened::Gone | Opened::File(..)) | None => {}
         }
     }
 
@@ -243,14 +256,14 @@ impl Staged {
     /// have the files, the server has the last table: the run has changed nothing else since it lent them.
     ///
     /// # Errors
-    /// If the changes cannot be examined, the table is too long, or it cannot be written.
+    /// If the changes of calls cannot be read, the table is too long, or it cannot be written.
     pub(super) fn store(mut self) -> Result<(), BoxedError> {
         self.take_back_if_ended()?;
         if self.program.as_ref().is_some_and(Program::is_lent) {
             return Ok(());
         }
         let Self { view, upper, .. } = self;
-        store_table(&upper, &view.into_table()?.to_bytes()?)
+        store_table(&upper, &view.into_table().to_bytes()?)
     }
 }
 
@@ -259,7 +272,7 @@ impl StagedCalls<'_> {
     fn node(&self) -> FsResult<NodeId> {
         match &self.opened {
             Opened::Folder(node) => Ok(**node),
-            Opened::Root(node) | Opened::File(node) => Ok(*node),
+            Opened::Root(node) | Opened::File(node, _) => Ok(*node),
             Opened::Gone => Err(ErrorCode::NoEntry.into()),
         }
     }
@@ -268,7 +281,7 @@ impl StagedCalls<'_> {
     pub(super) fn folder(&self) -> FsResult<NodeId> {
         match &self.opened {
             Opened::Folder(_) | Opened::Root(_) | Opened::Gone => self.node(),
-            Opened::File(_) => Err(ErrorCode::NotDirectory.into()),
+            Opened::File(..) => Err(ErrorCode::NotDirectory.into()),
         }
     }
 
@@ -276,7 +289,7 @@ impl StagedCalls<'_> {
     pub(super) fn identity(&self) -> FsResult<Option<Identity>> {
         match &self.opened {
             Opened::Gone => Ok(None),
-            Opened::Folder(_) | Opened::Root(_) | Opened::File(_) => {
+            Opened::Folder(_) | Opened::Root(_) | Opened::File(..) => {
                 self.look_here().map(|stat| Some(stat.identity))
             }
         }
@@ -354,9 +367,7 @@ impl StagedCalls<'_> {
 
     pub(super) fn set_times(self, atim: NewTimestamp, mtim: NewTimestamp) -> FsResult<()> {
         let node = self.node()?;
-        let set = self.staged.view.set_times(node, new_time(atim)?, new_time(mtim)?);
-        self.staged.charge_copies()?;
-        set.map_err(fs_error)
+        self.staged.view.set_times(node, new_time(atim)?, new_time(mtim)?).map_err(fs_error)
     }
 
     pub(super) fn set_times_at(
@@ -370,7 +381,6 @@ impl StagedCalls<'_> {
         match entry_name(name)? {
             Some(name) => {
                 let set = self.staged.view.set_times_at(folder, &name, new_time(atim)?, new_time(mtim)?);
-                self.staged.charge_copies()?;
                 set.map_err(fs_error)
             }
             None => self.set_times(atim, mtim),
@@ -469,9 +479,9 @@ impl StagedCalls<'_> {
             budget.charge_write(refused).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))?;
         }
         self.staged.charge_copies()?;
-        let OpenFile { node, file } = opened.map_err(fs_error)?;
+        let OpenFile { node, file, written } = opened.map_err(fs_error)?;
         let descriptor = self.staged.file(file, mode);
-        self.give_out(descriptor, Opened::File(node))
+        self.give_out(descriptor, Opened::File(node, how.write.then_some(written)))
     }
 
     fn give_out(self, descriptor: Descriptor, opened: Opened) -> FsResult<Resource<Descriptor>> {

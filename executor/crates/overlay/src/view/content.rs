@@ -42,14 +42,16 @@ impl View {
         if self.tree.node(id)?.upper().is_none() && self.tree.original(id)?.seen.nlink > 1 {
             return Err(Errno::PERM);
         }
+        // The copy has times of its own.
+        let before = if is_empty { None } else { Some(self.stat(id)?) };
         let number = self.tree.table.take_content_number();
         let result = self.copy_to(id, number, is_empty);
         let (bytes, handles) = result.inspect_err(|_| self.upper.discard(number))?;
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
         let node = self.node_mut(id)?;
         node.kind = NodeKind::File(Content::Upper(number));
-        node.modified = None;
-        node.accessed = None;
+        node.modified = before.map(|stat| Modified::Set(stat.modified));
+        node.accessed = before.map(|stat| stat.accessed);
         self.tree.handles.set_content(id, HandleContent::Own);
         self.clear_set_id(id)?;
         handles.apply()
@@ -70,10 +72,6 @@ impl View {
                 return Err(Errno::NOSPC);
             }
             copy_content(&source, &copy, stat.stx_size)?;
-            let node = self.tree.node(id)?;
-            let modified = node.modified.map_or(stat.stx_mtime.into(), Modified::time);
-            let accessed = node.accessed.unwrap_or(stat.stx_atime.into());
-            super::times::set_both(&copy, accessed, modified)?;
         }
         Ok((bytes, self.tree.handles.prepare_redirection(id, &self.upper, number)?))
     }

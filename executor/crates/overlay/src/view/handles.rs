@@ -8,6 +8,7 @@ use rustix::io::{Errno, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The open handles, by node.
@@ -24,6 +25,28 @@ struct Live {
     /// Kept by everything else that uses the folder.
     pin: Arc<()>,
     files: Vec<Handle>,
+    written: WriteMark,
+}
+
+/// The note that an open file was written. The time that the view keeps for its content ends with it.
+#[derive(Debug, Clone, Default)]
+pub struct WriteMark(Arc<AtomicBool>);
+
+impl WriteMark {
+    /// Notes that the content or the size was changed.
+    pub fn set(&self) {
+        // A view and its files are used by one thread.
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Removes the note. Returns `true` if there was one.
+    fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -103,10 +126,10 @@ impl Handles {
         content: HandleContent,
     ) -> OpenFile {
         let file = Arc::new(File::from(file));
-        let files = &mut self.0.entry(node).or_default().files;
-        files.retain(Handle::is_open);
-        files.push(Handle { file: Arc::downgrade(&file), flags: flags & !OFlags::TRUNC, content });
-        OpenFile { node, file }
+        let live = self.0.entry(node).or_default();
+        live.files.retain(Handle::is_open);
+        live.files.push(Handle { file: Arc::downgrade(&file), flags: flags & !OFlags::TRUNC, content });
+        OpenFile { node, file, written: live.written.clone() }
     }
 
     fn files(&self, id: NodeId) -> impl Iterator<Item = &Handle> {
@@ -130,9 +153,27 @@ impl Handles {
         self.files(id).any(|handle| can_write(handle) && handle.is_open())
     }
 
+    /// `true` if a file was written and [`Self::take_write`] was not called since.
+    pub(super) fn has_write(&self, id: NodeId) -> bool {
+        self.0.get(&id).is_some_and(|live| live.written.is_set())
+    }
+
+    /// The files of which [`Self::has_write`] is true.
+    pub(super) fn written_files(&self) -> Vec<NodeId> {
+        self.0.keys().copied().filter(|id| self.has_write(*id)).collect()
+    }
+
+    /// Removes the note that a file was written. Returns `true` if there was one.
+    pub(super) fn take_write(&self, id: NodeId) -> bool {
+        self.0.get(&id).is_some_and(|live| live.written.take())
+    }
+
     /// Notes the content that all handles of a file have.
     pub(super) fn set_content(&mut self, id: NodeId, content: HandleContent) {
-        for handle in self.0.get_mut(&id).into_iter().flat_map(|live| &mut live.files) {
+        let Some(live) = self.0.get_mut(&id) else { return };
+        // What was written is the content before.
+        live.written.take();
+        for handle in &mut live.files {
             handle.content = content;
         }
     }

@@ -1,7 +1,7 @@
 //! Opening folders and files.
 
 use super::checks::check_openable;
-use super::handles::HandleContent;
+use super::handles::{HandleContent, WriteMark};
 use super::{Found, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, kind_of, stat_at};
@@ -46,6 +46,8 @@ pub struct OpenFile {
     /// The handle. The view may put another file behind its descriptor, so it has to be read at explicit positions, and
     /// its descriptor must not be passed on. Dropping the last reference closes the file.
     pub file: Arc<File>,
+    /// To be set by whoever has written the file or changed its size.
+    pub written: WriteMark,
 }
 
 impl How {
@@ -180,6 +182,7 @@ impl View {
         if how.truncate {
             // The kernel removes these bits from a file whose content is changed.
             self.clear_set_id(id)?;
+            self.node_mut(id)?.modified = None;
         }
         Ok(self.tree.handles.give_out(id, file, how.flags(), content))
     }

@@ -19,9 +19,18 @@ impl View {
         if table.roots() != self.tree.table.roots() {
             return Err(Errno::INVAL);
         }
+        let written = self.take_writes();
         let open = self.tree.handles.keep_open();
         let old = std::mem::replace(&mut self.tree.table, table);
         self.tree.table.succeed(&old);
+        for id in written {
+            let before = old.node(id).map(|node| &node.kind);
+            if let Some(now) = self.tree.table.node_mut(id)
+                && before == Some(&now.kind)
+            {
+                now.modified = None;
+            }
+        }
         let mut removed = BTreeSet::new();
         let mut rewritten = Vec::new();
         for id in open {
@@ -40,7 +49,6 @@ impl View {
             }
         }
         self.tree.removed = removed;
-        self.take_contents()?;
         for (id, content) in rewritten {
             self.follow(id, content)?;
         }
@@ -48,18 +56,14 @@ impl View {
         Ok(())
     }
 
-    /// Leaves the times of own contents to their files, and returns the bytes that these occupy.
-    pub(super) fn take_contents(&mut self) -> Result<u64> {
-        let contents =
-            self.tree.table.nodes().filter_map(|(id, node)| Some((id, node.upper()?))).collect::<Vec<_>>();
+    /// The bytes that the own contents occupy. All contents have to be there.
+    pub(super) fn count_contents(&self) -> Result<u64> {
         let mut bytes = 0_u64;
-        for (id, number) in contents {
+        for (id, node) in self.tree.table.nodes() {
+            let Some(number) = node.upper() else { continue };
             let stat = self.stat_content(id, number)?;
             if self.upper.is_own(number)? {
                 bytes = bytes.saturating_add(allocated(&stat));
-                let node = self.node_mut(id)?;
-                node.modified = None;
-                node.accessed = None;
             }
         }
         Ok(bytes)

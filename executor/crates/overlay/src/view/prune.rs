@@ -2,34 +2,36 @@
 
 use super::{MIN_SWEEP, View};
 use crate::table::{Modified, NodeId, Table};
-use crate::upper::Upper;
-use rustix::io::Result;
 use std::collections::BTreeMap;
 
 impl View {
     /// Ends the program's use of the files. Handles that are still open lead to files that no commit sees.
-    ///
-    /// # Errors
-    /// If a file of the upper folder cannot be examined.
-    pub fn into_table(mut self) -> Result<Table> {
+    #[must_use]
+    pub fn into_table(mut self) -> Table {
+        self.take_writes();
         for id in std::mem::take(&mut self.tree.removed) {
             self.forget(id);
         }
-        finish(&mut self.tree.table, &self.upper, |_| false)?;
-        Ok(self.tree.table)
+        finish(&mut self.tree.table, |_| false);
+        self.tree.table
     }
 
     /// A copy of the table for another member of the program, in which all that is open here is pinned.
-    ///
-    /// # Errors
-    /// As [`Self::into_table`].
-    pub fn snapshot(&self) -> Result<Table> {
+    #[must_use]
+    pub fn snapshot(&mut self) -> Table {
+        self.take_writes();
         let mut table = self.tree.table.clone();
         for id in &self.tree.removed {
             table.drop_node(*id);
         }
-        finish(&mut table, &self.upper, |id| self.tree.handles.is_open(id))?;
-        Ok(table)
+        finish(&mut table, |id| self.tree.handles.is_open(id));
+        table
+    }
+
+    /// `true` if an open file was written since [`Self::snapshot`], so that its table is not the latest.
+    #[must_use]
+    pub fn has_new_writes(&self) -> bool {
+        !self.tree.handles.written_files().is_empty()
     }
 
     /// Looks for nodes that nothing needs, once the table has doubled since the last time or is full. The time that this
@@ -58,6 +60,7 @@ impl View {
         if self.tree.handles.is_open(id) || self.tree.table.roots().contains(&id) {
             return;
         }
+        self.take_write(id);
         self.tree.handles.forget(id);
         if self.tree.removed.remove(&id) {
             self.forget(id);
@@ -75,11 +78,15 @@ impl View {
     }
 }
 
-/// Writes what only the upper folder says into a table, pins what is open, and removes what nobody needs.
-fn finish(table: &mut Table, upper: &Upper, is_open: impl Fn(NodeId) -> bool) -> Result<()> {
+/// Pins what is open in a table, and removes what nobody needs.
+fn finish(table: &mut Table, is_open: impl Fn(NodeId) -> bool) {
     let ids = table.nodes().map(|(id, _)| id).collect::<Vec<_>>();
     for id in &ids {
-        take_attributes(table, upper, *id)?;
+        let Some(node) = table.node_mut(*id) else { continue };
+        let is_empty = node.entries().is_some_and(BTreeMap::is_empty);
+        if node.origin.is_some() && is_empty && matches!(node.modified, Some(Modified::ByEntries(_))) {
+            node.modified = None;
+        }
     }
     // The entries of a folder were found after it, so later nodes are the inner ones.
     for id in ids.into_iter().rev() {
@@ -88,24 +95,4 @@ fn finish(table: &mut Table, upper: &Upper, is_open: impl Fn(NodeId) -> bool) ->
             Some(_) | None => table.drop_unchanged(id),
         }
     }
-    Ok(())
-}
-
-fn take_attributes(table: &mut Table, upper: &Upper, id: NodeId) -> Result<()> {
-    let mode = table.mode(id);
-    let Some(node) = table.node_mut(id) else { return Ok(()) };
-    // Of an earlier content the table has the attributes: the file is another member's, which may be writing it.
-    if let Some(number) = node.upper()
-        && upper.is_own(number)?
-    {
-        let stat = upper.stat(number)?;
-        node.mode = mode;
-        node.modified = Some(Modified::Set(stat.stx_mtime.into()));
-        node.accessed = Some(stat.stx_atime.into());
-    }
-    let is_empty = node.entries().is_some_and(BTreeMap::is_empty);
-    if node.origin.is_some() && is_empty && matches!(node.modified, Some(Modified::ByEntries(_))) {
-        node.modified = None;
-    }
-    Ok(())
 }

@@ -148,7 +148,7 @@ impl Fixture {
         let view = View::new(open(&self.folder.join("upper")), self.roots(), budget).unwrap();
         let mut guest = Guest { view };
         act(&mut guest);
-        let bytes = guest.view.into_table().unwrap().to_bytes().unwrap();
+        let bytes = guest.view.into_table().to_bytes().unwrap();
         Table::from_bytes(&bytes, 1).unwrap()
     }
 

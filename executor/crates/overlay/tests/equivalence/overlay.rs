@@ -127,7 +127,7 @@ impl Overlay {
     pub(super) fn end(&mut self) -> Table {
         self.files.fill_with(|| None);
         self.folders.fill(None);
-        let table = self.view.take().unwrap().into_table().unwrap();
+        let table = self.view.take().unwrap().into_table();
         let bytes = table.to_bytes().unwrap();
         self.check_contents(&String::from_utf8(bytes.clone()).unwrap());
         let table = Table::from_bytes(&bytes, ROOTS).unwrap();
@@ -155,7 +155,7 @@ impl Overlay {
 
     /// Lends the table to another member.
     pub(super) fn lend(&mut self) -> Table {
-        let bytes = self.view().snapshot().unwrap().to_bytes().unwrap();
+        let bytes = self.view().snapshot().to_bytes().unwrap();
         Table::from_bytes(&bytes, ROOTS).unwrap()
     }
 
@@ -303,7 +303,18 @@ impl Side for Overlay {
             Call::Read { slot, .. }
             | Call::ReadAll { slot }
             | Call::Write { slot, .. }
-            | Call::Resize { slot, .. } => return use_file(&self.files[*slot].as_ref().unwrap().file, call),
+            | Call::Resize { slot, .. } => {
+                let open = self.files[*slot].as_ref().unwrap();
+                let outcome = use_file(&open.file, call)?;
+                let is_written = matches!(
+                    (call, &outcome),
+                    (Call::Write { .. }, Outcome::Count(1..)) | (Call::Resize { .. }, _)
+                );
+                if is_written {
+                    open.written.set();
+                }
+                return Ok(outcome);
+            }
             Call::Stat { folder, name: entry } => {
                 let folder = self.folder(*folder);
                 return Ok(Outcome::Facts(facts(&self.view().lookup(folder, &name(entry))?)));

@@ -131,12 +131,15 @@ fn text<T: Debug>(result: FsResult<T>) -> String {
     }
 }
 
-/// The attributes that are the same on both sides: a plain folder's size and links depend on its file system.
+/// The attributes that are the same on both sides: a plain folder's size and links depend on its file system, and a time
+/// that was not set, on when the test runs.
 fn attributes(stat: &DescriptorStat) -> String {
     if stat.type_ == DescriptorType::Directory {
         "a folder".to_owned()
     } else {
-        format!("{:?} of {} bytes with {} links", stat.type_, stat.size, stat.link_count)
+        let seconds = stat.data_modification_timestamp.as_ref().map(|time| time.seconds);
+        let set = seconds.filter(|seconds| *seconds <= 2_000_000);
+        format!("{:?} of {} bytes with {} links, set to {set:?}", stat.type_, stat.size, stat.link_count)
     }
 }
 

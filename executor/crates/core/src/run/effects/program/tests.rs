@@ -154,7 +154,7 @@ fn act(member: &Member, deed: impl FnOnce(&mut View, NodeId)) {
     let mut files = view(member);
     let root = files.root(0).unwrap();
     deed(&mut files, root);
-    leave(member, &files.into_table().unwrap().to_bytes().unwrap());
+    leave(member, &files.into_table().to_bytes().unwrap());
 }
 
 /// Leaves a table for the server.
