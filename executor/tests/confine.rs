@@ -23,11 +23,15 @@ use a2g_sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
 use a2g_types::limit::{Access, Limit, LimitMap};
 use a2g_types::outcome::{End, Outcome};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, renameat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, futimens, linkat, mkdirat, openat, renameat, symlinkat,
+    unlinkat, utimensat,
+};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -254,69 +258,98 @@ fn originals_are_read_only_while_changes_are_kept_apart() {
 /// As a guest that has broken out would try it: calls at random, each on an original in some way.
 #[test]
 fn ten_thousand_calls_change_no_original() {
-    run_alone("ten_thousand_calls_change_no_original", 0, |confinement| {
+    run_alone("ten_thousand_calls_change_no_original", 0, |_| {
+        let confinement = &Confinement::prepare().unwrap();
         let granted = folder();
         let changes = folder();
         let root = File::open(granted.path()).unwrap();
+        let upper = File::open(changes.path()).unwrap();
+        let confine = || apply_with_upper(confinement, &[(root.as_fd(), Access::ReadWrite)], &upper);
         let before = list_tree(granted.path());
-        apply_with_upper(
-            confinement,
-            &[(root.as_fd(), Access::ReadWrite)],
-            &File::open(changes.path()).unwrap(),
-        );
-        let originals = ["in", "sub", "link", "sub/../in", "new", "sub/new", "."];
-        let kept = ["1", "2", "sub"];
-        // This needs no right to write, as Landlock sees it.
-        let truncates = OFlags::RDONLY | OFlags::TRUNC | OFlags::NOFOLLOW;
-        let mut own_writes = 0;
-        let mut random = 1_u64;
-        let mut next = |count: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(random >> 33).unwrap() % count
-        };
-        for _ in 0..10_000 {
-            let original = granted.path().join(originals[next(originals.len())]);
-            let other = granted.path().join(originals[next(originals.len())]);
-            let own = changes.path().join(kept[next(kept.len())]);
-            let flags = [AtFlags::empty(), AtFlags::REMOVEDIR][next(2)];
-            let is_done = match next(11) {
-                0 => fs::write(&original, "changed").is_ok(),
-                1 => File::options().append(true).create(true).open(&original).is_ok(),
-                2 => mkdirat(CWD, &original, 0o755.into()).is_ok(),
-                3 => symlinkat("in", CWD, &original).is_ok(),
-                4 => renameat(CWD, &original, CWD, &other).is_ok(),
-                5 => renameat(CWD, &own, CWD, &original).is_ok(),
-                6 => linkat(CWD, &own, CWD, &original, AtFlags::empty()).is_ok(),
-                7 => unlinkat(CWD, &original, flags).is_ok(),
-                8 => File::open(&original).is_ok_and(|file| {
-                    let is_cut = file.set_len(0).is_ok();
-                    is_cut || rustix::io::pwrite(&file, b"changed", 0).is_ok()
-                }),
-                9 => openat(CWD, &original, truncates, Mode::empty()).is_ok(),
-                _ => {
-                    own_writes += u32::from(fs::write(&own, "own").is_ok());
-                    false
-                }
-            };
-            assert!(!is_done, "{} {}", original.display(), other.display());
+        let code = wait_for_exit_code(fork(|| {
+            confine();
+            try_calls(granted.path(), changes.path());
+        }));
+        assert_eq!(code, 0);
+        // The first attempt to set a time ends the process.
+        for original in ["in", "sub", "."] {
+            let path = granted.path().join(original);
+            let open = File::open(&path).unwrap();
+            let by_path = fork(|| {
+                confine();
+                let _ends = utimensat(CWD, &path, &OLD_TIMES, AtFlags::SYMLINK_NOFOLLOW);
+            });
+            let by_descriptor = fork(|| {
+                confine();
+                let _ends = futimens(&open, &OLD_TIMES);
+            });
+            for child in [by_path, by_descriptor] {
+                assert_eq!(wait_for_exit_code(child), DIED_OF_SIGSYS, "{original}");
+            }
         }
-        assert!(own_writes > 0, "the own folder can be written");
         assert_eq!(list_tree(granted.path()), before);
+        // Nothing else prevents it.
+        utimensat(CWD, granted.path().join("in"), &OLD_TIMES, AtFlags::empty()).unwrap();
+        assert_ne!(list_tree(granted.path()), before);
     });
 }
 
-/// The entries of a folder, each with its mode, size and content.
-fn list_tree(folder: &Path) -> Vec<(std::path::PathBuf, u32, Vec<u8>)> {
-    use std::os::unix::fs::MetadataExt as _;
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let metadata = fs::symlink_metadata(&path).unwrap();
-        let content = if metadata.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
-        if metadata.is_dir() {
-            entries.extend(list_tree(&path));
+const OLD_TIMES: Timestamps = Timestamps {
+    last_access: Timespec { tv_sec: 1, tv_nsec: 0 },
+    last_modification: Timespec { tv_sec: 1, tv_nsec: 0 },
+};
+
+/// Makes ten thousand calls in a confined process, of which none may change an original.
+fn try_calls(granted: &Path, changes: &Path) {
+    let originals = ["in", "sub", "link", "sub/../in", "new", "sub/new", "."];
+    let kept = ["1", "2", "sub"];
+    // This needs no right to write, as Landlock sees it.
+    let truncates = OFlags::RDONLY | OFlags::TRUNC | OFlags::NOFOLLOW;
+    let mut own_writes = 0;
+    let mut random = 1_u64;
+    let mut next = |count: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(random >> 33).unwrap() % count
+    };
+    for _ in 0..10_000 {
+        let original = granted.join(originals[next(originals.len())]);
+        let other = granted.join(originals[next(originals.len())]);
+        let own = changes.join(kept[next(kept.len())]);
+        let flags = [AtFlags::empty(), AtFlags::REMOVEDIR][next(2)];
+        let is_done = match next(11) {
+            0 => fs::write(&original, "changed").is_ok(),
+            1 => File::options().append(true).create(true).open(&original).is_ok(),
+            2 => mkdirat(CWD, &original, 0o755.into()).is_ok(),
+            3 => symlinkat("in", CWD, &original).is_ok(),
+            4 => renameat(CWD, &original, CWD, &other).is_ok(),
+            5 => renameat(CWD, &own, CWD, &original).is_ok(),
+            6 => linkat(CWD, &own, CWD, &original, AtFlags::empty()).is_ok(),
+            7 => unlinkat(CWD, &original, flags).is_ok(),
+            8 => File::open(&original).is_ok_and(|file| {
+                let is_cut = file.set_len(0).is_ok();
+                is_cut || rustix::io::pwrite(&file, b"changed", 0).is_ok()
+            }),
+            9 => openat(CWD, &original, truncates, Mode::empty()).is_ok(),
+            _ => {
+                own_writes += u32::from(fs::write(&own, "own").is_ok());
+                false
+            }
+        };
+        assert!(!is_done, "{} {}", original.display(), other.display());
+    }
+    assert!(own_writes > 0, "the own folder can be written");
+}
+
+/// A folder and all in it, each with its mode, its times but for that of access, and its content.
+fn list_tree(path: &Path) -> Vec<(PathBuf, u32, [i64; 4], Vec<u8>)> {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+    let content = if metadata.is_file() { fs::read(path).unwrap() } else { Vec::new() };
+    let mut entries = vec![(path.to_owned(), metadata.mode(), times, content)];
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            entries.extend(list_tree(&entry.unwrap().path()));
         }
-        entries.push((path, metadata.mode(), content));
     }
     entries.sort();
     entries

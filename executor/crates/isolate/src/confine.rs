@@ -120,7 +120,7 @@ pub struct Confinement {
 struct Programs {
     waiting: BpfProgram,
     guest: BpfProgram,
-    /// As `guest`, with the calls of a run whose file changes are kept apart.
+    /// As `guest`, with the calls of a run whose file changes are kept apart, and without those that set times.
     staging_guest: BpfProgram,
     /// As `guest`, with the call that receives the socket of the relay of a further turn.
     session_guest: BpfProgram,
@@ -261,8 +261,8 @@ impl Confinement {
     /// the zygote's capabilities over files), and to the system calls that a running guest needs. Any other system call
     /// ends the process with `SIGSYS`.
     ///
-    /// With `upper`, the folder for the run's file changes, the child writes to that folder only, and reads all others. A
-    /// root may be a single file then.
+    /// With `upper`, the folder for the run's file changes, the child writes to that folder only, reads all others, and sets
+    /// the times of no file. A root may be a single file then.
     ///
     /// A folder that the sandbox itself opens again has to be among the roots.
     ///
@@ -445,7 +445,7 @@ pub(super) const GUEST: &[libc::c_long] = &[
     libc::SYS_pread64, libc::SYS_preadv, libc::SYS_preadv2, libc::SYS_pwrite64, libc::SYS_pwritev,
     libc::SYS_pwritev2, libc::SYS_read,
     libc::SYS_readv, libc::SYS_sendmsg, libc::SYS_write, libc::SYS_writev,
-    // Paths. Landlock restricts those that open or change something.
+    // Paths. Landlock restricts those that open or change something, but for times.
     libc::SYS_getcwd, libc::SYS_linkat, libc::SYS_mkdirat, libc::SYS_newfstatat, libc::SYS_openat,
     libc::SYS_openat2, libc::SYS_readlinkat, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_statx,
     libc::SYS_symlinkat, libc::SYS_unlinkat, libc::SYS_utimensat,
@@ -480,6 +480,10 @@ const ONLY_STAGING: &[libc::c_long] = &[
     libc::SYS_capget, libc::SYS_copy_file_range, libc::SYS_dup3, libc::SYS_faccessat2,
 ];
 
+/// System calls that such a run must not make. Landlock does not cover them, so they would change an original.
+// The view of the run keeps the times that its guest sets in its table (`overlay/view/times.rs`).
+const NEVER_STAGING: &[libc::c_long] = &[libc::SYS_utimensat];
+
 /// The request of `ioctl` with which such a run lets a copy share the blocks of its original. The number is the same on
 /// all processors that this program is built for.
 const FICLONE: u64 = 0x4004_9409;
@@ -499,6 +503,7 @@ impl Programs {
         let mut guest = staging.clone();
         guest.extend(unconditional(ONLY_STAGING));
         guest.push((libc::SYS_ioctl, Vec::new()));
+        staging.extend(unconditional(NEVER_STAGING));
         let mut session = guest.clone();
         session.retain(|(call, _)| *call != libc::SYS_recvmsg);
         let program = |rules: Vec<(libc::c_long, Vec<SeccompRule>)>, unlisted, listed| {
