@@ -169,9 +169,30 @@ impl GrantView {
             return self;
         }
         let bound = Bound { value: max, layer: Layer::Executor };
+        self.with_limits(LimitMap::from_fn(|each| if each == limit { bound } else { self.limits[each] }))
+    }
+
+    /// The same grant, with the limits of a turn.
+    pub(super) fn for_turn(&self, turn: &TurnLimits) -> Self {
+        if self.turn_limits() == *turn {
+            return self.clone();
+        }
+        let mut limits = self.limits;
+        limits[Limit::Time] = turn.time;
+        limits[Limit::Cpu] = turn.cpu;
+        self.with_limits(limits)
+    }
+
+    /// Returns `true` if both are equal except for the limits of a turn.
+    #[must_use]
+    pub fn is_of_same_session(&self, other: &Self) -> bool {
+        self.is_same_grant(other) || *self.for_turn(&other.turn_limits()) == **other
+    }
+
+    fn with_limits(&self, limits: LimitMap<Bound<u64>>) -> Self {
         Self::new(Grant {
             engine: self.engine,
-            limits: LimitMap::from_fn(|each| if each == limit { bound } else { self.limits[each] }),
+            limits,
             network: self.network,
             reach: self.reach.clone(),
             network_budgets: self.network_budgets,
@@ -197,6 +218,13 @@ impl Deref for GrantView {
     fn deref(&self) -> &Grant {
         &self.0
     }
+}
+
+/// The limits that each turn of a session has of its own. All others are the same for all turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnLimits {
+    time: Bound<u64>,
+    cpu: Bound<u64>,
 }
 
 /// The serialized form of a grant for another process; see [`super::handover`]. It omits the reachable hosts and the
@@ -390,6 +418,12 @@ impl Grant {
     #[must_use]
     pub fn timeout(&self) -> Bound<Timeout> {
         self.limits.quantity()
+    }
+
+    /// The limits that a run has of its own if it is a turn of a session.
+    #[must_use]
+    pub fn turn_limits(&self) -> TurnLimits {
+        TurnLimits { time: self.limit(Limit::Time), cpu: self.limit(Limit::Cpu) }
     }
 
     /// Maximum output, with the layer that set it.

@@ -3,10 +3,10 @@
 //! Authority has no `Deserialize`, because no message may create it. A permit leaves a process only in this form: over
 //! a private socket pair from the server to one of its own children, with the opened folders as file descriptors. Only
 //! `isolate` may use it, and a process that makes its own grants cannot receive a permit. A child that serves several runs
-//! has the same permit for all of them.
+//! has the same permit for all of them, except that each turn of a session has its own [`TurnLimits`].
 
 use super::authority::Authority;
-use super::grant::{Grant, GrantTransfer};
+use super::grant::{Grant, GrantTransfer, TurnLimits};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
 use super::upper::{EarlierFolder, MemberFolders, Place, Upper};
@@ -146,6 +146,15 @@ impl ReceivedPermit {
         self.0.duplicate()
     }
 
+    /// A permit for one turn of a session: as [`Self::duplicate`], with the limits of that turn.
+    ///
+    /// # Errors
+    /// As [`Self::duplicate`].
+    // The server enforces the same limits, so a process that changes them gains nothing.
+    pub fn duplicate_for_turn(&self, turn: &TurnLimits) -> std::io::Result<Permit> {
+        Ok(self.0.duplicate()?.for_turn(turn))
+    }
+
     /// The permit of the process's only run.
     #[must_use]
     pub fn into_permit(self) -> Permit {
@@ -212,6 +221,21 @@ mod tests {
         assert_eq!(permit.grant().roots(), grant.roots());
         assert_eq!(permit.roots().as_slice()[0].guest, "/data");
         assert!(permit.roots().should_watch_outside());
+        let of_caller = Claims {
+            limits: ClaimedLimits::default()
+                .with(Timeout::from_seconds(2).ok())
+                .with(CpuPercent::new(5).ok()),
+            ..Claims::default()
+        };
+        let shorter = Grant::meet(&Authority::for_tests(), [(Layer::Caller, of_caller)], &ceilings).unwrap();
+        let turn = received.duplicate_for_turn(&shorter.turn_limits()).unwrap();
+        assert_eq!((turn.grant().timeout(), turn.grant().cpu()), (shorter.timeout(), shorter.cpu()));
+        assert_eq!(turn.grant().memory(), grant.memory());
+        assert!(permit.grant().is_of_same_session(turn.grant()));
+        assert!(!permit.grant().is_same_grant(turn.grant()));
+        assert!(!permit.grant().is_of_same_session(&grant), "the hosts differ");
+        let own = received.duplicate_for_turn(&permit.grant().turn_limits()).unwrap();
+        assert!(own.grant().is_same_grant(permit.grant()));
         assert!(received.into_permit().grant().is_same_grant(permit.grant()));
     }
 }

@@ -64,7 +64,7 @@ mod upper;
 pub use authority::{Authority, EngineId};
 pub use condition::{ConditionError, parse_condition};
 pub use glob::Glob;
-pub use grant::{CallGrant, Ceilings, Grant, GrantView};
+pub use grant::{CallGrant, Ceilings, Grant, GrantView, TurnLimits};
 pub use handover::{Handover, ReceivedPermit};
 pub use limits::{Claims, Limits};
 pub use permit::{OperatorPermitError, Permit};

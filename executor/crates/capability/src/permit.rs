@@ -1,7 +1,7 @@
 //! The right to run once.
 
 use super::authority::Authority;
-use super::grant::{Ceilings, Grant, GrantView};
+use super::grant::{Ceilings, Grant, GrantView, TurnLimits};
 use super::limits::Claims;
 use super::roots::{Mounts, Roots, RootsError};
 use super::scope::{Area, ScopeError, Tree};
@@ -109,6 +109,11 @@ impl Permit {
             return Err(std::io::Error::other("the folder for a run's changes serves one run only"));
         }
         Ok(Self { grant: self.grant.clone(), roots: self.roots.duplicate()?, upper: None })
+    }
+
+    /// The same permit, with the limits of a turn.
+    pub(super) fn for_turn(self, turn: &TurnLimits) -> Self {
+        Self { grant: self.grant.for_turn(turn), ..self }
     }
 
     /// Splits the permit, to be reassembled in another process.

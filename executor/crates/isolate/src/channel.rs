@@ -5,7 +5,7 @@
 //! the server's runtime reads the other end without blocking.
 
 use super::user::User;
-use a2g_capability::Handover;
+use a2g_capability::{Handover, TurnLimits};
 use a2g_sandbox::{Code, Event};
 use a2g_types::limit::BudgetUsage;
 use a2g_types::outcome::{Denial, End};
@@ -18,6 +18,7 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Result, Write};
@@ -42,7 +43,7 @@ const MAX_IDLE_BYTES: usize = 4 << 10;
 
 /// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
 /// version is accepted, and the messages may contain domain types.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// A message from the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,8 +92,8 @@ pub(super) struct Exit {
 /// The first message from the server to a child. The file of the tool's code is attached, then the folders of
 /// the permit (the granted ones, and those for the run's file changes if they are kept apart), and the
 /// relay's socket if the run has a network or may call tools. Each further message to a child that serves
-/// several runs is the text of one run's arguments; in a session, with the socket of that turn's relay if the
-/// first one had one.
+/// several runs is the text of one run's arguments; in a session, a [`NextTurn`] with the socket of that
+/// turn's relay if the first one had one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
@@ -107,6 +108,14 @@ pub(super) struct Job {
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
     pub(super) lifetime: JobLifetime,
+}
+
+/// A turn of a session after the first one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct NextTurn<'a> {
+    /// The arguments as JSON text.
+    pub(super) arguments: Cow<'a, str>,
+    pub(super) limits: TurnLimits,
 }
 
 /// The end of a child's process.

@@ -3,13 +3,13 @@
 //! turns in the same store.
 
 use super::channel::{
-    EndReport, FromChild, Job, JobLifetime, Task, receive, receive_confined, send, wait_for_begin,
+    EndReport, FromChild, Job, JobLifetime, NextTurn, Task, receive, receive_confined, send, wait_for_begin,
 };
 use super::confine::Confinement;
 use super::relay::{Relay, RelayReader};
 use super::reuse::ResourceCounts;
 use super::zygote::{ZygoteState, confine_io_error, load};
-use a2g_capability::{MemberFolders, Permit, ReceivedPermit, Upper};
+use a2g_capability::{MemberFolders, Permit, ReceivedPermit, TurnLimits, Upper};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{
     Accounting, Artifact, Calls, EndedStore, EventSink, Execution, Input, Outside, Sandbox, SessionStore,
@@ -124,7 +124,11 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
             wait_for_kill();
         }
         JobLifetime::Runs => runner.serve(&received, arguments),
-        JobLifetime::Turns => runner.serve_session(&received, ReadyTurn { arguments, link }, relays.as_ref()),
+        JobLifetime::Turns => {
+            let limits = received.permit().grant().turn_limits();
+            let first = ReadyTurn { arguments, limits, link };
+            runner.serve_session(&received, first, relays.as_ref())
+        }
     }
 }
 
@@ -145,7 +149,15 @@ struct Link {
 /// A turn of a session that may begin.
 struct ReadyTurn {
     arguments: String,
+    limits: TurnLimits,
     link: Link,
+}
+
+impl ReadyTurn {
+    fn new(next: NextTurn<'_>, link: Link) -> Self {
+        let NextTurn { arguments, limits } = next;
+        Self { arguments: arguments.into_owned(), limits, link }
+    }
 }
 
 impl Relays {
@@ -210,8 +222,8 @@ impl GuestRunner<'_> {
         let mut kept = None;
         let mut turn = first;
         loop {
-            let ReadyTurn { arguments, link: Link { relay, outside } } = turn;
-            let permit = received.duplicate()?;
+            let ReadyTurn { arguments, limits, link: Link { relay, outside } } = turn;
+            let permit = received.duplicate_for_turn(&limits)?;
             let Some(store) = self.run_turn(kept, permit, arguments, outside)? else { wait_for_kill() };
             kept = Some(store);
             if let (Some(relays), Some(relay)) = (relays, relay) {
@@ -230,10 +242,10 @@ impl GuestRunner<'_> {
     fn receive_turn(&self, relays: Option<&Relays>) -> Result<Option<ReadyTurn>> {
         let Some(relays) = relays else {
             let next = receive_confined(self.socket)?;
-            return Ok(next.map(|arguments| ReadyTurn { arguments, link: Link::default() }));
+            return Ok(next.map(|turn| ReadyTurn::new(turn, Link::default())));
         };
-        let Some((arguments, attached)) = receive(self.socket)? else { return Ok(None) };
-        Ok(Some(ReadyTurn { arguments, link: relays.open(attached.into_iter().next())? }))
+        let Some((next, attached)) = receive(self.socket)? else { return Ok(None) };
+        Ok(Some(ReadyTurn::new(next, relays.open(attached.into_iter().next())?)))
     }
 
     /// Opens the folders, which stay open for all runs, and counts what the process has before its first one.

@@ -4,16 +4,19 @@
 //! turn ── Ended ──▶ fails what the guest has left open ── Idle ──▶ waits ── arguments, relay, begin ──▶ next turn
 //!   └─ any other end, an unexpected message or thread, too many descriptors ──▶ SIGKILL
 //! ```
-//! A session belongs to one agent, tool, module and grant, as a reused process does. Its owner holds it
+//! A session belongs to one agent, tool, module and grant, as a reused process does. Each turn has the time and
+//! the CPU of its own grant, because neither confines the child for longer than a turn. Its owner holds it
 //! between two turns, and decides who may continue it, and ends it at a stop, at a revocation, and when the
 //! catalogue has another version of its tool.
 
 use super::channel::FromChild;
 use super::error::ChildError;
-use super::reuse::{ReuseKey, UsedChild};
+use super::reuse::{FolderId, UsedChild};
 use super::supervisor::truncate;
+use super::user::User;
 use super::zygote_handle::Child;
 use a2g_capability::{GrantView, Permit};
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::tool::Contract;
 use std::io::Error;
 use std::time::Duration;
@@ -56,10 +59,10 @@ pub enum SessionRefusal {
          effect at once: call the tool without a session, or under a grant with the effects `direct`"
     )]
     KeptApart,
-    /// The grant of this turn is not equal to that of the first one.
+    /// The grant of this turn differs from that of the first one in more than time and CPU.
     #[error(
-        "the grant of this call (limits, files, network or tools that it may call) is not the one under \
-         which the session was opened: call under that grant, or open a new session"
+        "the grant of this call is not the one under which the session was opened (files, network, tools that \
+         it may call, limits other than time and CPU): call under that grant, or open a new session"
     )]
     GrantDiffers,
     /// Its process has ended.
@@ -95,18 +98,25 @@ pub(super) fn check_session(contract: Contract, permit: &Permit) -> Result<(), S
     if is_direct { Ok(()) } else { Err(SessionRefusal::KeptApart) }
 }
 
-/// The properties that all turns of a session share.
+/// The properties that all turns of a session share. Its owner compares the module.
 #[derive(Clone)]
 pub(super) struct SessionKey {
-    pub(super) reuse: ReuseKey,
-    /// The grant with the hosts and calls, on which the server decides.
+    pub(super) agent: AgentDid,
+    pub(super) tool: ToolName,
+    pub(super) folders: Vec<FolderId>,
+    pub(super) user: Option<User>,
+    /// The grant of a turn. The limits of the turn are no part of the key.
     pub(super) grant: GrantView,
 }
 
 impl SessionKey {
-    /// `true` if a turn with either key continues the session of one with the other.
-    fn is_equal(&self, other: &Self) -> bool {
-        self.reuse == other.reuse && *self.grant == *other.grant
+    fn is_of_same_session(&self, other: &Self) -> bool {
+        let Self { agent, tool, folders, user, grant } = self;
+        *agent == other.agent
+            && *tool == other.tool
+            && *folders == other.folders
+            && *user == other.user
+            && grant.is_of_same_session(&other.grant)
     }
 }
 
@@ -140,7 +150,7 @@ impl SessionProcess {
         if !self.is_alive() {
             return Err(SessionRefusal::Ended);
         }
-        if self.key.is_equal(key) { Ok(()) } else { Err(SessionRefusal::GrantDiffers) }
+        if self.key.is_of_same_session(key) { Ok(()) } else { Err(SessionRefusal::GrantDiffers) }
     }
 
     /// Waits until it has cleared everything of the last turn.
@@ -163,12 +173,7 @@ impl SessionProcess {
 mod tests {
     use super::*;
     use crate::cgroup::tests::ceilings;
-    use crate::reuse::FolderId;
-    use crate::user::User;
-    use a2g_capability::{
-        Area, Ceilings, Claims, Grant, Handover, HostClaims, HostPattern, Mount, Mounts, Tree,
-    };
-    use a2g_types::ident::{AgentDid, ToolName};
+    use a2g_capability::{Area, Ceilings, Claims, Grant, HostClaims, HostPattern, Mount, Mounts, Tree};
     use a2g_types::limit::{FileEffects, Layer, Limit};
     use a2g_types::tool::CallTargets;
     use std::path::Path;
@@ -212,12 +217,14 @@ mod tests {
             let mounts = Mounts::new(vec![Mount { guest, host: self.folder.to_owned() }]).unwrap();
             let permit = Permit::open(met, &mounts, &limits.areas, |_| true).unwrap();
             let grant = permit.grant().clone();
-            let folder_ids = FolderId::all_of(&permit).unwrap();
-            let (handover, _folders) = Handover::from_permit(permit);
-            let agent = AgentDid::parse(self.agent).unwrap();
-            let tool = ToolName::parse(self.tool).unwrap();
-            let reuse = ReuseKey::new(&agent, &tool, &handover, folder_ids, Some(self.user)).unwrap();
-            SessionKey { reuse, grant }
+            let folders = FolderId::all_of(&permit).unwrap();
+            SessionKey {
+                agent: AgentDid::parse(self.agent).unwrap(),
+                tool: ToolName::parse(self.tool).unwrap(),
+                folders,
+                user: Some(self.user),
+                grant,
+            }
         }
     }
 
@@ -233,27 +240,26 @@ mod tests {
             user: User::NOBODY,
         };
         let claiming = |claims| Turn { claims, ..own.clone() };
-        let less_memory =
-            Claims { limits: [(Limit::Memory, 8_u64 << 20)].into_iter().collect(), ..Claims::default() };
+        let limited = |limit, most: u64| {
+            claiming(Claims { limits: [(limit, most)].into_iter().collect(), ..Claims::default() })
+        };
         let blocked = vec![HostPattern::parse("a.test").unwrap()];
         let fewer_hosts =
             Claims { hosts: HostClaims { blocked, ..HostClaims::default() }, ..Claims::default() };
         let fewer_calls = Claims { calls: Some(CallTargets::none()), ..Claims::default() };
-        for (what, turn, is_equal_reuse, is_equal_grant) in [
-            ("nothing", own.clone(), true, true),
-            ("agent", Turn { agent: "did:a:y", ..own.clone() }, false, true),
-            ("tool", Turn { tool: "u", ..own.clone() }, false, true),
-            ("folder", Turn { folder: other_folder.path(), ..own.clone() }, false, true),
-            ("user", Turn { user: User { uid: 1, gid: 1 }, ..own.clone() }, false, true),
-            ("memory", claiming(less_memory), false, false),
-            ("hosts", claiming(fewer_hosts), true, false),
-            ("calls", claiming(fewer_calls), true, false),
+        for (what, turn, is_of_same_session) in [
+            ("nothing", own.clone(), true),
+            ("time", limited(Limit::Time, 1), true),
+            ("CPU", limited(Limit::Cpu, 1), true),
+            ("agent", Turn { agent: "did:a:y", ..own.clone() }, false),
+            ("tool", Turn { tool: "u", ..own.clone() }, false),
+            ("folder", Turn { folder: other_folder.path(), ..own.clone() }, false),
+            ("user", Turn { user: User { uid: 1, gid: 1 }, ..own.clone() }, false),
+            ("memory", limited(Limit::Memory, 8 << 20), false),
+            ("hosts", claiming(fewer_hosts), false),
+            ("calls", claiming(fewer_calls), false),
         ] {
-            let own_key = own.key();
-            let key = turn.key();
-            assert_eq!(own_key.reuse == key.reuse, is_equal_reuse, "{what}");
-            assert_eq!(*own_key.grant == *key.grant, is_equal_grant, "{what}");
-            assert_eq!(own_key.is_equal(&key), is_equal_reuse && is_equal_grant, "{what}");
+            assert_eq!(own.key().is_of_same_session(&turn.key()), is_of_same_session, "{what}");
         }
     }
 }

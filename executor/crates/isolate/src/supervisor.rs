@@ -10,7 +10,7 @@
 
 use super::cgroup::Cgroups;
 use super::channel::{
-    CodeForm, EndReport, Exit, FromChild, Job, JobLifetime, MAX_DESCRIPTORS, ReportedEnd, Task,
+    CodeForm, EndReport, Exit, FromChild, Job, JobLifetime, MAX_DESCRIPTORS, NextTurn, ReportedEnd, Task,
 };
 use super::error::ChildError;
 use super::process::{cpu_of, peak_resident_of, reset_peak_resident_of};
@@ -24,7 +24,7 @@ use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
 use super::{GRACE, Module, PreforkConfig};
-use a2g_capability::{Grant, Handover, Permit, Upper};
+use a2g_capability::{Grant, Handover, Permit, TurnLimits, Upper};
 use a2g_runtime::spawn;
 use a2g_sandbox::{Event, Execution, error_detail, parse_result};
 use a2g_types::clock::Clock;
@@ -139,14 +139,17 @@ impl Supervisor {
             );
             return Err(Error::other(message).into());
         }
-        let key_of = |agent| ReuseKey::new(agent, tool, &permit, folder_ids?, user);
         let further_use = match process_use {
             ProcessUse::OneRun => FurtherUse::None,
-            ProcessUse::Runs(agent) => key_of(agent).map_or(FurtherUse::None, FurtherUse::Runs),
+            ProcessUse::Runs(agent) => {
+                let key = folder_ids.and_then(|folders| ReuseKey::new(agent, tool, &permit, folders, user));
+                key.map_or(FurtherUse::None, FurtherUse::Runs)
+            }
             ProcessUse::Turns(agent) => {
                 let unknown = "the kernel does not tell which folders it has, so it can have no session";
-                let key = key_of(agent).ok_or_else(|| Error::other(unknown))?;
-                FurtherUse::Turns { key: SessionKey { reuse: key, grant }, earlier: None }
+                let folders = folder_ids.ok_or_else(|| Error::other(unknown))?;
+                let key = SessionKey { agent: agent.clone(), tool: tool.clone(), folders, user, grant };
+                FurtherUse::Turns { key, earlier: None }
             }
         };
         let job = Job {
@@ -308,9 +311,13 @@ impl Supervisor {
             idle = process.wait_idle() => idle?,
             stop = await_stop(execution) => return Ok(self.end_without_process(execution, stop.into())),
         }
+        if let Some(group) = &process.child.group {
+            group.limit(execution.grant())?;
+        }
         let (relay, socket) = start_relay(execution)?;
         let SessionProcess { child, turns, cpu, .. } = process;
-        let earlier = EarlierRuns::Turns { count: turns, cpu, socket };
+        let limits = execution.grant().turn_limits();
+        let earlier = EarlierRuns::Turns { count: turns, cpu, limits, socket };
         let prepared = PreparedChild { child, earlier, _relay: relay };
         self.supervise(prepared, request, execution).await
     }
@@ -610,6 +617,8 @@ enum EarlierRuns {
         count: u32,
         /// CPU time of the child at the end of the last turn.
         cpu: Duration,
+        /// The limits of the next one.
+        limits: TurnLimits,
         /// The child's end of the next relay's socket pair, which the child gets when the turn begins.
         socket: Option<UnixStream>,
     },
@@ -767,16 +776,18 @@ impl Child {
     /// Lets a prepared child begin. After `earlier` runs it gets the `arguments` of this one first: its job had
     /// those of its first run.
     async fn begin(&self, earlier: EarlierRuns, arguments: &str) -> Result<()> {
-        let socket = match earlier {
-            EarlierRuns::None => return self.channel.begin().await,
-            EarlierRuns::Runs(_) => None,
-            EarlierRuns::Turns { socket, .. } => socket,
-        };
-        let handles = socket.as_ref().map(AsFd::as_fd);
         // Not before the start of the run is on the disk: the child could act on the arguments at once.
-        self.channel.send(&arguments, handles.as_slice()).await?;
-        // From here on only the child has its end of the socket pair, as after `assign`.
-        drop(socket);
+        match earlier {
+            EarlierRuns::None => {}
+            EarlierRuns::Runs(_) => self.channel.send(&arguments, &[]).await?,
+            EarlierRuns::Turns { limits, socket, .. } => {
+                let handles = socket.as_ref().map(AsFd::as_fd);
+                let next = NextTurn { arguments: arguments.into(), limits };
+                self.channel.send(&next, handles.as_slice()).await?;
+                // From here on only the child has its end of the socket pair, as after `assign`.
+                drop(socket);
+            }
+        }
         self.channel.begin().await
     }
 

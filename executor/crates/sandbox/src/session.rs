@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wasmtime::Store;
 
 /// The store of a typed tool between two turns of a session. It serves turns under the grant of the first one
-/// only.
+/// only, except that each has its own time and CPU.
 pub struct SessionStore {
     store: Store<StoreState>,
     tool: typed::Tool,
@@ -40,8 +40,8 @@ impl Sandbox {
         self.supervise(execution, self.start_session(artifact, permit, &arguments, execution)).await
     }
 
-    /// Runs a further turn, with a permit of the grant of the first one; starts no guest under another one.
-    /// Returns the store as [`Self::open_session`] does.
+    /// Runs a further turn, with a permit of the grant of the first one, of which only the time and the CPU
+    /// may differ; starts no guest under another one. Returns the store as [`Self::open_session`] does.
     pub async fn execute_turn(
         &self,
         session: SessionStore,
@@ -88,7 +88,7 @@ impl Sandbox {
         execution: &Execution,
     ) -> TurnEnd {
         let grant = permit.grant();
-        if !session.grant.is_same_grant(grant) || !execution.grant.is_same_grant(grant) {
+        if !session.grant.is_of_same_session(grant) || !execution.grant.is_same_grant(grant) {
             return (End::NotStarted("this session was opened under another grant".to_owned()), None);
         }
         // The store has the folders of the first permit.

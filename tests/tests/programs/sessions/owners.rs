@@ -112,8 +112,6 @@ fn a_turn_that_differs_in_one_thing_does_not_go_on() {
 
     for (what, call) in [
         ("less memory", bound.with_limit("max_memory_mb", json!(20))),
-        ("less CPU", bound.with_limit("max_cpu_percent", json!(50))),
-        ("less time", bound.with_limit("timeout_seconds", json!(10))),
         ("less output", bound.with_condition("max_output_bytes:1000")),
         ("no files", bound.with_limit("filesystem_scope", json!([]))),
         ("fewer files", bound.with_limit("filesystem_scope", json!(["/workspace/folder/*.txt"]))),

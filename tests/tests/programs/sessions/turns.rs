@@ -85,6 +85,29 @@ fn each_turn_has_a_receipt_with_its_own_figures() {
 }
 
 #[test]
+fn each_turn_has_the_time_and_the_cpu_of_its_own_grant() {
+    let fixture = Fixture::start(options());
+    let run = |session: &str, steps: Value, seconds: u64, percent: u64| {
+        let grant = json!({ "timeout_seconds": seconds, "max_cpu_percent": percent });
+        let report = fixture.run(&granted(turn(session, steps), &grant));
+        let granted = |name: &str| report["usage"]["limits"][name]["granted"].clone();
+        assert_eq!(granted("timeout_seconds"), json!(seconds), "{report}");
+        assert_eq!(granted("max_cpu_percent"), json!(percent), "{report}");
+        report
+    };
+    let handle = handle_of(&run("new", json!([["keep", "a"]]), 1, 100));
+    let longer = run(&handle, json!([["keep", "b"], ["sleep", 1500]]), 60, 100);
+    assert_eq!(*first_step(&longer), json!(["a", "b"]), "{longer}");
+    let slower = run(&handle, json!([["keep", "c"], ["work", 500]]), 60, 5);
+    handle_of(&slower);
+    assert!(slower["metrics"]["cpu_percent"].as_f64().expect("a number") < 20.0, "{slower}");
+    let shorter = run(&handle, json!([["sleep", 60_000]]), 1, 100);
+    assert_eq!(shorter["status"], "TIMEOUT", "{shorter}");
+    assert!(shorter["metrics"]["duration_ms"].as_u64().expect("a number") < 30_000, "{shorter}");
+    fixture.expect_lost(&handle);
+}
+
+#[test]
 fn a_repeated_intent_is_answered_from_its_receipt_and_takes_no_turn() {
     let fixture = Fixture::start(options());
     let call = turn("new", json!([["keep", "a"]]));
