@@ -1,5 +1,6 @@
-"""Files in memory, in front of the granted ones: /artifacts, and /packages where the tool has packages. In the tool with
-the scientific packages also /tmp, Python's library and matplotlib's data.
+"""Files in memory, in front of the granted ones: /artifacts, /tmp unless a granted folder has it, and /packages where the
+tool has packages. In the tool with the scientific packages also Python's library and matplotlib's data. And the working
+folder, which may be one of them.
 
 That library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
 find these files; libraries in C that open a path by themselves, such as sqlite3 and lxml, do not.
@@ -26,7 +27,8 @@ PACKAGES = "/packages"
 LOOKED_AT = ("/usr", "/etc/mime.types", "/etc/httpd/mime.types", "/etc/httpd/conf/mime.types")
 LOOKED_AT += ("/etc/apache/mime.types", "/etc/apache2/mime.types", "matplotlibrc")
 ARTIFACTS = "/artifacts"
-WRITABLE = ("/tmp", ARTIFACTS)
+TEMPORARY = "/tmp"
+WRITABLE = (TEMPORARY, ARTIFACTS)
 # Above every descriptor of WASI.
 FIRST_DESCRIPTOR = 1 << 20
 # That of the clock with which the tool is made.
@@ -38,6 +40,8 @@ writable = ()
 contents = {}
 folders = set()
 descriptors = {}
+# The working folder if it is one of these; `None` while it is one of the C library.
+here = None
 # The paths of artifacts by their names: a file of a session keeps its name.
 artifact_paths = {}
 next_descriptor = FIRST_DESCRIPTOR
@@ -143,8 +147,19 @@ def error(number, path):
     return OSError(number, os.strerror(number), path)
 
 
+def from_root(path):
+    """A path for which the working folder is no matter if that is in memory: the C library has another one."""
+    if here is None:
+        return path
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        return path
+    return path if not text or text.startswith("/") else os.path.normpath(f"{here}/{text}")
+
+
 def place(path):
-    """The absolute form of a path of one of these files; `None` for any other path."""
+    """The normal form of the path, from the root, of one of these files; `None` for any other path."""
     if type(path) is not str:
         try:
             path = os.fsdecode(path)
@@ -246,9 +261,10 @@ def open_file(real):
             else:
                 raw = File(raw.content, raw.name, raw.mode)
             return wrap(raw, mode, buffering, encoding, errors, newline)
-        at = place(file)
+        path = from_root(file)
+        at = place(path)
         if at is None:
-            return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            return real(path, mode, buffering, encoding, errors, newline, closefd, opener)
         if opener is not None:
             return open(opener(file, posix.O_RDWR), mode, buffering, encoding, errors, newline)
         plain = mode.replace("b", "").replace("t", "")
@@ -310,19 +326,19 @@ def list_folder(at="."):
 
 
 class Entry:
-    """An entry of `os.scandir`."""
+    """An entry of `os.scandir`: `folder` is where it is, and `given` what the program called that."""
 
-    def __init__(self, folder, name):
-        self.name, self.path = name, os.path.join(folder, name)
+    def __init__(self, folder, given, name):
+        self.name, self.path, self.at = name, os.path.join(given, name), f"{folder}/{name}"
 
     def __fspath__(self):
         return self.path
 
     def is_dir(self, *, follow_symlinks=True):
-        return self.path in folders
+        return self.at in folders
 
     def is_file(self, *, follow_symlinks=True):
-        return self.path in contents
+        return self.at in contents
 
     def is_symlink(self):
         return False
@@ -331,7 +347,7 @@ class Entry:
         return False
 
     def stat(self, *, follow_symlinks=True):
-        return describe(self.path)
+        return describe(self.at)
 
     def inode(self):
         return self.stat().st_ino
@@ -359,8 +375,15 @@ class Entries:
         return None
 
 
-def scan_folder(at):
-    return Entries([Entry(at, name) for name in list_folder(at)])
+def scan_folder(real):
+    def scandir(path="."):
+        from_here = from_root(path)
+        at = place(from_here)
+        if at is None:
+            return real(from_here)
+        return Entries([Entry(at, os.fsdecode(path), name) for name in list_folder(at)])
+
+    return scandir
 
 
 def check_change(at):
@@ -393,9 +416,11 @@ def remove_file(at, *, dir_fd=None):
 
 def rename(real):
     def function(src, dst, *, src_dir_fd=None, dst_dir_fd=None):
-        old, new = place(src), place(dst)
+        source = src if src_dir_fd is not None else from_root(src)
+        target = dst if dst_dir_fd is not None else from_root(dst)
+        old, new = place(source), place(target)
         if old is None and new is None:
-            return real(src, dst)
+            return real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if old is None or new is None:
             raise error(errno.EXDEV, src)
         check_change(old)
@@ -457,8 +482,10 @@ def route(name, mine):
         return
 
     def function(path=".", *arguments, **named):
-        at = place(path)
-        return real(path, *arguments, **named) if at is None else mine(at, *arguments, **named)
+        # Of a path below an open folder, the working folder is no part.
+        seen = path if named.get("dir_fd") is not None else from_root(path)
+        at = place(seen)
+        return real(seen, *arguments, **named) if at is None else mine(at, *arguments, **named)
 
     function.__name__ = name
     replace(name, function)
@@ -469,6 +496,43 @@ def replace(name, function):
     unbound = staticmethod(function)
     setattr(os, name, unbound)
     setattr(posix, name, unbound)
+
+
+def name_folder(real, coded):
+    return lambda: real() if here is None else coded(here)
+
+
+def change_folder(real):
+    def chdir(path):
+        global here
+        seen = from_root(path)
+        at = place(seen)
+        if at is None:
+            real(seen)
+        elif find(at) is not None:
+            raise error(errno.ENOTDIR, path)
+        here = at
+
+    return chdir
+
+
+def start(granted):
+    """Gives a run its working folder, the first of the granted folders, and without any the one of temporary files.
+
+    That one is in memory, unless a granted folder has it: then programs find the files that are there.
+    """
+    global here, roots, writable
+    names = [name.rstrip("/") for name in granted if name.startswith("/")]
+    if any(is_below(name, (TEMPORARY,)) or is_below(TEMPORARY, (name,)) for name in names):
+        roots = tuple(name for name in roots if name != TEMPORARY)
+        writable = tuple(name for name in writable if name != TEMPORARY)
+    here = None if names else TEMPORARY
+    try:
+        if names:
+            os.chdir(names[0] or "/")
+    except OSError:
+        # The folder was removed since the run began: relative paths start at the root.
+        pass
 
 
 def install(library_size, read_library):
@@ -489,7 +553,6 @@ def install_roots(writable_roots, read_only_roots):
         "stat": describe,
         "lstat": describe,
         "listdir": list_folder,
-        "scandir": scan_folder,
         "mkdir": make_folder,
         "rmdir": remove_folder,
         "unlink": remove_file,
@@ -503,6 +566,10 @@ def install_roots(writable_roots, read_only_roots):
         route(name, mine)
     for name in ("rename", "replace"):
         replace(name, rename(getattr(posix, name)))
+    replace("scandir", scan_folder(posix.scandir))
+    replace("chdir", change_folder(posix.chdir))
+    for name, coded in {"getcwd": str, "getcwdb": os.fsencode}.items():
+        replace(name, name_folder(getattr(posix, name), coded))
     for name, mine in {
         "close": lambda raw, fd: descriptors.pop(fd) and None,
         "read": lambda raw, fd, size: raw.read(size),

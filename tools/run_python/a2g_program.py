@@ -242,11 +242,9 @@ def advice(error):
         return f": {name_advice(error.name)}"
     if type(error) is TypeError and str(error).endswith("object is not callable") and calls_input(error):
         return INPUT_IS_DATA
-    if isinstance(error, FileNotFoundError) and str(error.strerror).startswith("No usable temporary directory found"):
-        return ": use the folder of a granted file, e.g. dir='/workspace'"
     name = error.filename if isinstance(error, OSError) else None
     if isinstance(name, str) and not os.path.isabs(name):
-        return ": there is no working directory, so use an absolute path"
+        return f": the working folder is {os.getcwd()!r}"
     if isinstance(error, PermissionError):
         return ": the files that were granted to this run do not include it, or only for reading"
     return ""

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import random
 import sys
 
@@ -71,6 +72,7 @@ def run(arguments):
         # A generator that was seeded while the component was made would repeat itself in every run.
         random.seed()
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
+        a2g_files.start(json.loads(os.environ.get("A2G_FOLDERS", "[]")))
     try:
         return a2g_program.result_text(value, stdout, lambda: a2g_artifacts.send(host.artifact, Err))
     except MemoryError:
@@ -88,7 +90,7 @@ def warm_up():
 
 
 # Before the library, whose modules keep some of the functions that are replaced.
-a2g_files.install_roots((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
+a2g_files.install_roots(a2g_files.WRITABLE, (a2g_files.PACKAGES,))
 a2g_stdlib.load_all()
 a2g_stdlib.adapt()
 a2g_packages.load()

@@ -21,6 +21,7 @@ import stat
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 import zipfile
 
 import a2g_artifacts
@@ -183,6 +184,35 @@ class Files(unittest.TestCase):
         self.assertEqual(a2g_artifacts.send(send), ["long"])
         shutil.rmtree("/artifacts/sub")
         self.assertEqual(os.listdir("/artifacts"), ["long"])
+
+    def test_the_working_folder_may_be_in_memory(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        own = {"roots": ("/tmp", *a2g_files.roots), "writable": a2g_files.WRITABLE}
+        with unittest.mock.patch.multiple(a2g_files, **own):
+            a2g_files.folders.add("/tmp")
+            a2g_files.start([])
+            self.assertEqual((os.getcwd(), os.getcwdb()), ("/tmp", b"/tmp"))
+            os.mkdir("sub")
+            os.chdir("sub")
+            pathlib.Path("a.txt").write_text("1")
+            self.assertEqual((os.getcwd(), open("/tmp/sub/a.txt").read()), ("/tmp/sub", "1"))
+            os.chdir("..")
+            self.assertEqual([str(path) for path in pathlib.Path(".").rglob("*")], ["sub", "sub/a.txt"])
+            self.assertEqual([entry.path for entry in os.scandir("sub")], ["sub/a.txt"])
+            os.rename("sub/a.txt", "b.txt")
+            self.assertEqual((os.path.abspath("b.txt"), os.stat("b.txt").st_size), ("/tmp/b.txt", 1))
+            with self.assertRaises(NotADirectoryError):
+                os.chdir("b.txt")
+            with tempfile.TemporaryFile(dir="/tmp") as file:
+                file.write(b"x")
+            self.assertEqual(os.listdir(), ["b.txt", "sub"])
+            a2g_files.start(["/usr", "/var"])
+            self.assertEqual((os.getcwd(), os.path.exists("share")), ("/usr", True))
+            os.chdir("/tmp")
+            self.assertTrue(os.path.isdir("../usr/share"))
+            # A granted folder has precedence.
+            a2g_files.start(["/usr", "/tmp/granted"])
+            self.assertEqual((a2g_files.place("/tmp/b.txt"), os.getcwd()), (None, "/usr"))
 
     def test_other_paths_are_those_of_the_machine(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -168,7 +168,7 @@ except ToolError as error:
             ("x + 1", "NameError: name 'x' is not defined: a run has nothing of the runs before it"),
             ("import csv\n!pip install requests", "without a shell or the commands of notebooks"),
             ("pip install requests", "nothing can be installed (line 1)"),
-            ("open('data.csv')", "there is no working directory, so use an absolute path"),
+            ("open('data.csv')", f"No such file or directory: 'data.csv': the working folder is {os.getcwd()!r}"),
         ]:
             self.setUp()
             with self.assertRaises(a2g_program.Failure, msg=code) as failed:

@@ -214,3 +214,5 @@ fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
         session = answer["result"]["session"]["handle"].as_str().expect("a handle").to_owned();
     }
 }
+        ("import os\nos.chdir('/tmp')\nframe.to_csv('frame.csv', index=False)", Value::Null, Value::Null),
+        ("[os.getcwd(), pd.read_csv('frame.csv')['a'].tolist()]", json!(["/tmp", [1, 2]]), Value::Null),

@@ -159,7 +159,15 @@ fn python_programs() {
             ("import numpy", Error("python_error", Some(1), "run_python does not have the module `numpy`")),
             ("import pandas", Error("python_error", Some(1), "so use `csv`, `sqlite3` and `collections`")),
             ("frame.head()", Error("python_error", Some(1), "a run has nothing of the runs before it")),
-            ("open('in.txt')", Error("python_error", Some(1), "so use an absolute path")),
+            ("open('in.txt').read()", Result(json!("héllo\n"))),
+            (
+                "open('none')",
+                Error(
+                    "python_error",
+                    Some(1),
+                    "directory: 'none': the working folder is '/workspace' (line 1)",
+                ),
+            ),
             ("!pip install requests", Error("syntax_error", Some(1), "nothing can be installed")),
             ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nA(1).x", Result(json!(1))),
             ("import random\nrandom.random() != 0.5", Result(json!(true))),
@@ -212,6 +220,51 @@ fn python_returns_files_as_artifacts() {
     // They end with the run.
     let listed = run(&executor, "run_python", "import os\nos.listdir('/artifacts')");
     assert_eq!(listed["result"]["result"], json!({ "result": [], "stdout": "" }), "{listed}");
+#[test]
+fn python_has_a_working_folder_and_temporary_files() {
+    let Some(executor) = interpreter("run_python") else { return };
+    std::fs::write(executor.workspace().join("in.txt"), "text").expect("a file");
+    let run = |code: &str, scope: Value| {
+        let mut grant = manifest();
+        grant["max_memory_mb"] = json!(256);
+        grant["filesystem_scope"] = scope;
+        let answer =
+            executor.rpc("a2g/execute", &approved(intent("run_python", json!({ "code": code })), &grant));
+        assert_eq!(answer["result"]["usage"]["denied"], json!([]), "{code}: {answer}");
+        answer["result"]["result"]["result"].clone()
+    };
+    for (code, result) in [
+        (
+            "import os\n[os.getcwd(), os.path.abspath('a'), os.listdir()]",
+            json!(["/workspace", "/workspace/a", ["in.txt"]]),
+        ),
+        (
+            "from pathlib import Path\n[[str(p) for p in Path('.').iterdir()], Path('in.txt').read_text()]",
+            json!([["in.txt"], "text"]),
+        ),
+        (
+            "import os\nos.mkdir('sub')\nos.chdir('sub')\n[os.getcwd(), open('../in.txt').read()]",
+            json!(["/workspace/sub", "text"]),
+        ),
+        (
+            "import os, tempfile\nwith tempfile.TemporaryFile() as f:\n    f.write(b'x')\n    f.seek(0)\n    found = f.read().decode()\n\
+             with tempfile.TemporaryDirectory() as folder:\n    os.chdir(folder)\n    open('a', 'w').write('y')\n    found += open(f'{folder}/a').read()\n\
+             [found, tempfile.gettempdir(), os.listdir('/tmp')]",
+            json!(["xy", "/tmp", []]),
+        ),
+    ] {
+        assert_eq!(run(code, json!(["/workspace/**"])), result, "{code}");
+    }
+    let patterns = json!(["/workspace/*.txt"]);
+    assert_eq!(
+        run("import os\n[os.getcwd(), open('in.txt').read()]", patterns),
+        json!(["/workspace", "text"])
+    );
+    // Temporary files are those of the run, and without a grant it has no others.
+    let without = run("import os\nopen('a', 'w').write('1')\n[os.getcwd(), os.listdir('/tmp')]", json!([]));
+    assert_eq!(without, json!(["/tmp", ["a"]]));
+}
+
     for (code, words) in [
         ("open('/artifacts/none/x', 'w')", "No such file or directory"),
         ("open('/artifacts/a\\x1b', 'w').write('1')", "invalid"),

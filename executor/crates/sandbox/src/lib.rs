@@ -107,7 +107,7 @@ pub use a2g_types::outcome;
 pub use a2g_types::outcome::{AbortReason, End, Outcome};
 pub use a2g_types::tool::Contract;
 
-use a2g_capability::{EngineId, Grant, GrantView, Permit, Upper};
+use a2g_capability::{EngineId, Grant, GrantView, Permit, Roots, Upper};
 use a2g_types::error_chain::BoxedError;
 use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit};
 use a2g_types::outcome::{GrantedArea, RunMetrics, Usage};
@@ -142,6 +142,9 @@ const OWN_DESCRIPTORS: u64 = 256;
 // a file in one call passes a buffer as large as the file: at 1 MiB, reading 2 MB would fail. Lists of poll
 // subscriptions, which would need a smaller value, have their own limit.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
+/// The only variable of a guest's environment: the names of its folders.
+// Libraries of languages know them, and do not tell them to programs in Python.
+const FOLDERS_VARIABLE: &str = "A2G_FOLDERS";
 
 /// The engine, the linkers and the epoch ticker. The executor has one for each process.
 pub struct Sandbox {
@@ -663,6 +666,9 @@ impl Sandbox {
                 wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(arguments.clone()))
                     .stdout(stream(StdStream::Stdout, false))
                     .stderr(stream(StdStream::Stderr, false));
+                if let Some(folders) = folder_names(permit.roots()) {
+                    wasi.env(FOLDERS_VARIABLE, folders);
+                }
             }
             Input::Passthrough { args, env } => {
                 wasi.inherit_stdin()
@@ -749,6 +755,13 @@ impl Sandbox {
             )),
         }
     }
+}
+
+/// The names of the granted folders that exist, as a JSON list; `None` if there is none.
+fn folder_names(roots: &Roots) -> Option<String> {
+    let existing = roots.as_slice().iter().filter(|root| !root.is_missing);
+    let names = existing.map(|root| root.guest.as_str()).collect::<Vec<_>>();
+    if names.is_empty() { None } else { serde_json::to_string(&names).ok() }
 }
 
 /// Raises the process's soft descriptor limit to its hard limit. Returns the number of handles for each of `concurrent`

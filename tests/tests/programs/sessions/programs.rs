@@ -63,6 +63,16 @@ fn python_keeps_names_imports_and_files() {
             ("tools.start.read_file(path='/workspace/in.txt').result()['content']", Result(json!("text"))),
             ("c.result()", Error("the call ended with the program that started it")),
             ("import a2g_tools\na2g_tools.Handle(tools, 'read_file', 1).result()", Error("unknown_call")),
+            (
+                "import os\nos.mkdir('sub')\nos.chdir('sub')\nopen('/tmp/note', 'w').write('kept')",
+                Result(json!(4)),
+            ),
+            (
+                "open('here', 'w').close()\n[os.getcwd(), os.listdir('/workspace/sub'), open('/tmp/note').read()]",
+                Result(json!(["/workspace/sub", ["here"], "kept"])),
+            ),
+            ("os.chdir('/tmp')\n1 / 0", Error("division by zero")),
+            ("[os.getcwd(), open('note').read()]", Result(json!(["/tmp", "kept"]))),
         ],
     );
 }

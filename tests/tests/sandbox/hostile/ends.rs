@@ -187,4 +187,7 @@ fn a_guest_has_no_environment_arguments_or_sockets() {
         ),
     )]);
     assert_eq!(bench.call("asks").send().success().notes(), [0, 0, 0, 0, 1, 1]);
+    // One variable names the granted folders.
+    let with_files = bench.call("asks").scope("/workspace/**").send().success();
+    assert_eq!(with_files.notes(), [0, 1, 0, 0, 1, 1]);
 }

@@ -3,7 +3,9 @@
 import _host
 import _struct
 
-TAKE, LIST, DESCRIBE, CALL, START, WAIT, ARTIFACT, FINISH, ARGUMENTS = range(1, 10)
+TAKE, LIST, DESCRIBE, CALL, START, WAIT, ARTIFACT, FINISH, ARGUMENTS, FOLDER = range(1, 11)
+# The descriptors before it are the standard streams.
+FIRST_FOLDER = 3
 HEADER = _struct.Struct("<8I")
 
 
@@ -100,3 +102,11 @@ def fail(code, message, detail):
 
 def arguments():
     return send(ARGUMENTS).decode()
+
+
+def folders():
+    """The names of the granted folders. The last open one is `/`, which stands for all that is not granted."""
+    names = []
+    while (name := send(FOLDER, number=FIRST_FOLDER + len(names))) != b"\0":
+        names.append(name.decode())
+    return [name for name in names if name != "/"]

@@ -118,26 +118,20 @@ def draw_once():
     os.remove(picture)
 
 
-class Generators:
-    """The generators of random numbers, which fixed random bytes have seeded."""
+def begin():
+    """Begins a run, or a session, in which the generators and the working folder stay as its programs leave them."""
+    import numpy
 
-    are_seeded = False
-
-    @classmethod
-    def seed_once(cls):
-        """Seeds them in the first call: what a program of a session does with them stays."""
-        if cls.are_seeded:
-            return
-        import numpy
-
-        random.seed()
-        numpy.random.seed()
-        cls.are_seeded = True
+    # Fixed random bytes have seeded these generators.
+    random.seed()
+    numpy.random.seed()
+    a2g_files.start(a2g_door.folders())
 
 
 def main():
     interpreter_main = sys.modules["__main__"]
-    Generators.seed_once()
+    if a2g_program.count == 0:
+        begin()
     try:
         result = run(json.loads(a2g_door.arguments()))
     except a2g_program.Failure as failure:

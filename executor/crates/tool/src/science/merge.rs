@@ -38,6 +38,8 @@ enum Operation {
     Finish = 8,
     /// The arguments of this run.
     Arguments = 9,
+    /// The name of the open folder with one descriptor, or a zero byte if there is none.
+    Folder = 10,
 }
 
 /// The parts that the module is made of.
@@ -105,6 +107,9 @@ struct Interpreter {
     allocate: u32,
     reallocate: u32,
     free: u32,
+    /// The imports that tell the length of a folder's name, and the name.
+    measure_folder: u32,
+    name_folder: u32,
     /// Forgets that there were no granted folders when the memory was made.
     forget_folders: u32,
 }
@@ -152,6 +157,7 @@ impl Interpreter {
     fn read(wasm: &[u8]) -> anyhow::Result<Self> {
         let mut counts = Counts::default();
         let mut door = None;
+        let mut imports = Vec::new();
         let mut exports = Vec::new();
         let mut names = Vec::new();
         for payload in Parser::new(0).parse_all(wasm) {
@@ -166,6 +172,7 @@ impl Interpreter {
                         if (import.module, import.name) == ("host", "call") {
                             door = Some(counts.imports);
                         }
+                        imports.push((import.name.to_owned(), counts.imports));
                         counts.imports += 1;
                     }
                 }
@@ -212,6 +219,8 @@ impl Interpreter {
             allocate: find(&exports, "host_alloc")?,
             reallocate: find(&names, "realloc")?,
             free: find(&names, "free")?,
+            measure_folder: find(&imports, "fd_prestat_get")?,
+            name_folder: find(&imports, "fd_prestat_dir_name")?,
             forget_folders: find(&names, FORGET_FOLDERS)?,
         })
     }
@@ -554,6 +563,17 @@ fn door(interpreter: &Interpreter) -> Function {
         code.global_get(interpreter.added_global(Global::Arguments)).local_set(SOURCE);
         code.global_get(interpreter.added_global(Global::ArgumentsLength)).local_set(SIZE);
     });
+    case(&mut code, Operation::Folder, &|code| {
+        let call = |function| interpreter.moved(function);
+        number(code, FIRST_NUMBER);
+        code.global_get(result).call(call(interpreter.measure_folder)).if_(BlockType::Empty);
+        code.global_get(result).i32_const(0).i32_store8(byte(0)).i32_const(1).local_set(SIZE).else_();
+        // The length is the second word, behind the kind.
+        code.global_get(result).i32_load(word(4)).local_tee(SIZE).call(call(interpreter.allocate));
+        code.local_tee(SOURCE).local_tee(TAKEN).i32_eqz().if_(BlockType::Empty).unreachable().end();
+        number(code, FIRST_NUMBER);
+        code.local_get(SOURCE).local_get(SIZE).call(call(interpreter.name_folder)).drop().end();
+    });
     case(&mut code, Operation::Read, &|code| {
         number(code, SECOND_NUMBER);
         code.local_set(SIZE);
@@ -670,6 +690,8 @@ mod tests {
         (import "wasi_snapshot_preview1" "sched_yield" (func $first (result i32)))
         (import "host" "call" (func $door (param i32 i32 i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "fd_close" (func $last (param i32) (result i32)))
+        (import "wasi_snapshot_preview1" "fd_prestat_get" (func (param i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "fd_prestat_dir_name" (func (param i32 i32 i32) (result i32)))
         (memory (export "memory") 1)
         (table 3 funcref) (elem (i32.const 0) $first $door $last)
         (tag $thrown) (global $next (mut i32) (i32.const 1024))
@@ -738,10 +760,10 @@ mod tests {
     fn references_of_the_interpreter_are_moved_with_its_functions() {
         let wasm = wat::parse_str(INTERPRETER).unwrap();
         let interpreter = Interpreter::read(&wasm).unwrap();
-        assert_eq!((interpreter.imported_functions, interpreter.functions, interpreter.door), (3, 9, 1));
-        // Two imports that stay, six that are added, six functions, and the first of those that are added.
-        assert_eq!([0, 1, 2, 3, 8].map(|function| interpreter.moved(function)), [0, 14, 1, 8, 13]);
-        assert_eq!(interpreter.added_import(0), 2);
+        assert_eq!((interpreter.imported_functions, interpreter.functions, interpreter.door), (5, 11, 1));
+        // Four imports that stay, six that are added, six functions, and the first of those that are added.
+        assert_eq!([0, 1, 2, 5, 10].map(|function| interpreter.moved(function)), [0, 16, 1, 10, 15]);
+        assert_eq!(interpreter.added_import(0), 4);
     }
 
     #[test]
@@ -750,6 +772,7 @@ mod tests {
             ("\"host\" \"call\"", "\"host\" \"ask\"", "it does not import `host::call`"),
             ("\"turn\"", "\"step\"", "it has no function `turn`"),
             ("$free", "$release", "it has no function `free`"),
+            ("fd_prestat_get", "fd_prestat", "it has no function `fd_prestat_get`"),
         ] {
             let error = merged(&INTERPRETER.replace(change, with)).unwrap_err();
             assert_eq!(error.to_string(), says);

@@ -20,7 +20,9 @@ fn files() -> Vec<Case> {
         refused("open('/dev/null', 'w')").denied(&[("/dev/null", OUTSIDE)]),
         refused("import os\nos.chdir('/workspace')\nopen('../secret.txt')")
             .denied(&[("/workspace/../secret.txt", ESCAPES)]),
-        refused("import os\nos.chdir('..')\nopen('secret.txt')").denied(&[("/..", OUTSIDE)]),
+        refused("open('../secret.txt')").denied(&[("/workspace/../secret.txt", ESCAPES)]),
+        refused("import os\nos.chdir('..')\nopen('secret.txt')").denied(&[("/workspace/..", ESCAPES)]),
+        refused("import os\nos.chdir('/tmp')\nopen('../etc/passwd')").denied(&[("/etc/passwd", OUTSIDE)]),
         refused("import os\nfd = os.open('/workspace', os.O_RDONLY)\nos.open('../secret.txt', os.O_RDONLY, dir_fd=fd)")
             .denied(&[("…/../secret.txt", ESCAPES)]),
         refused("open('/workspace/planted/secret.txt')").denied(&[("/workspace/planted/secret.txt", ESCAPES)]),
@@ -31,7 +33,11 @@ fn files() -> Vec<Case> {
             .denied(&[("/workspace/in.txt", ESCAPES), ("/workspace/../out.txt", ESCAPES)]),
         refused("import os\nos.rename('/workspace/../secret.txt', '/workspace/in.txt')")
             .denied(&[("/workspace/../secret.txt", ESCAPES), ("/workspace/in.txt", ESCAPES)]),
-        refused("import os\nos.rename('/workspace/in.txt', '/tmp/out.txt')").denied(&[("/tmp/out.txt", OUTSIDE)]),
+        refused("import os\nos.rename('/workspace/in.txt', '/srv/out.txt')").denied(&[("/srv/out.txt", OUTSIDE)]),
+        case(
+            "import os\nos.rename('/workspace/in.txt', '/tmp/out.txt')",
+            Refused(PYTHON, "OSError: Cross-device link"),
+        ),
         case("import os\nlist(os.walk('/'))", Returns(json!([]))).denied(&[("/.", OUTSIDE)]),
         case("import shutil\nshutil.rmtree('/', ignore_errors=True)", Returns(Value::Null)).denied(&[("/.", OUTSIDE)]),
         // Whatever is open in the component.
