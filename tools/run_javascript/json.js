@@ -17,9 +17,11 @@ const ADVICE = new Map([
 
 /** A value that is not JSON. Its message says where it is, what it is and what to do. */
 export class NotJson extends Error {
-  constructor(place, reason) {
+  /** `isPromise` is true for one that the program has not waited for, so that it has no value yet. */
+  constructor(place, reason, isPromise) {
     super(`${place} ${reason}`);
     this.name = "NotJson";
+    this.isPromise = isPromise;
   }
 }
 
@@ -65,7 +67,8 @@ function cleanMembers(value, at) {
     return clean(value.valueOf(), at);
   }
   const advice = adviceFor(value);
-  if (advice) throw refuse(at, `is of type ${kindOf(value)}, which JSON does not have: ${advice}`);
+  const kind = kindOf(value);
+  if (advice) throw refuse(at, `is of type ${kind}, which JSON does not have: ${advice}`, kind === "Promise");
   const result = Object.create(null);
   for (const [key, item] of Object.entries(value)) {
     if (!key.isWellFormed()) throw refuse(at, "has a key with a lone surrogate: use key.toWellFormed()");
@@ -98,7 +101,7 @@ function kindOf(value) {
   return value instanceof Error ? value.name : Object.prototype.toString.call(value).slice(8, -1);
 }
 
-function refuse(at, reason) {
+function refuse(at, reason, isPromise = false) {
   const step = (key) => (IDENTIFIER.test(key) ? `.${key}` : `[${JSON.stringify(key)}]`);
-  return new NotJson(at.name + at.steps.map(step).join(""), reason);
+  return new NotJson(at.name + at.steps.map(step).join(""), reason, isPromise);
 }

@@ -8,6 +8,7 @@ import { Loop } from "./loop.js";
 import { addProgram, hideOwnFrames, isContinued, LINES_BEFORE, programName, traceback, userFrames } from "./stack.js";
 import { makeTools, ToolError } from "./tools.js";
 
+const MAX_TEXT_CHARS = 10000;
 const MAX_MESSAGE_CHARS = 2000;
 const MAX_TRACEBACK_CHARS = 8000;
 const MAX_STDOUT_TAIL_CHARS = 1000;
@@ -17,6 +18,7 @@ const NO_NETWORK =
 const NO_THREADS =
   "run_javascript has no threads and no processes: to call several tools at once, use Promise.all([...])";
 const NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts";
+const NO_TEXT = "(its text cannot be made)";
 const NO_MODULES =
   "run_javascript has no modules, and nothing can be installed: use the globals of JavaScript, fs and tools";
 const MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: set what is not needed to null";
@@ -67,13 +69,13 @@ export class Programs {
       value = await loop.run(program());
       if (loop.hasIgnoredCalls()) {
         // Checked before the calls end: a promise in the result is reported, and not the failure of its call.
-        toResult(value, stdout.text());
+        resultMembers(value, stdout.text());
         await loop.finishCalls();
       }
     } catch (error) {
       throw error instanceof Failure ? error : toFailure(error, stdout.text());
     }
-    return `{"result": ${toResult(value, stdout.text())}, "stdout": ${JSON.stringify(stdout.text())}}`;
+    return `{${resultMembers(value, stdout.text())}, "stdout": ${JSON.stringify(stdout.text())}}`;
   }
 
   #compile(code) {
@@ -86,12 +88,24 @@ export class Programs {
   }
 }
 
-function toResult(value, stdout) {
+/** The members that tell the value of a program: as JSON, or else as text with a note that says why. */
+function resultMembers(value, stdout) {
   try {
-    return encode(value, "result");
+    return `"result": ${encode(value, "result")}`;
   } catch (error) {
     if (!(error instanceof NotJson)) throw toFailure(error, stdout);
-    throw new Failure("result_not_json", error.message + printed(stdout), null);
+    if (error.isPromise) throw new Failure("result_not_json", error.message + printed(stdout), null);
+    const note = JSON.stringify(shorten(error.message));
+    return `"result": null, "text": ${JSON.stringify(show(value))}, "note": ${note}`;
+  }
+}
+
+/** The text of a value, as `console.log` prints it. */
+function show(value) {
+  try {
+    return shorten(inspect(value), MAX_TEXT_CHARS);
+  } catch {
+    return NO_TEXT;
   }
 }
 
@@ -182,7 +196,7 @@ function textOf(error) {
     const notDefined = isContinued() ? NOT_IN_SESSION : NOT_KEPT;
     return `${text}: ${OF_OTHER_HOSTS.has(missing[1]) ? NOT_NODE : notDefined}`;
   } catch {
-    return "(its text cannot be made)";
+    return NO_TEXT;
   }
 }
 

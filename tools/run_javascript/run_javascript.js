@@ -12,14 +12,14 @@ const DESCRIPTION =
   "result, await Promise.all([...]) calls several at once, tools.list() and tools.describe(name) say which there are. " +
   "There are no threads, processes and sockets. Variables and functions stay for a later call only in a session: call " +
   'with session "new", and then with the handle that it returns. Returns what the program returns, or else the value of ' +
-  "its last expression, and what it printed with console.log.";
+  "its last expression, as JSON or else as text, and what it printed with console.log.";
 const SCHEMA = {
   type: "object",
   properties: {
     code: {
       type: "string",
       description:
-        "The body of an async function: await and return work. It returns a JSON value, or ends with an expression.",
+        "The body of an async function: await and return work. It returns a value, or ends with an expression.",
     },
     input: { description: "Any JSON value: the variable `input` of the program." },
   },

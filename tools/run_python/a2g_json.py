@@ -1,23 +1,21 @@
 """JSON that every parser reads alike: values that have no such form are refused, with their place and what to do."""
 
+import datetime
+import decimal
 import json
 import math
+import os
+import uuid
 
 # The executor accepts 48 levels, and the result is one level below the object that holds it.
 MAX_DEPTH = 46
 MAX_NUMBER = 1.7976931348623157e308
 
 ADVICE = {
-    "set": "use sorted(...) or list(...)",
-    "frozenset": "use sorted(...) or list(...)",
     "bytes": "use .decode() or base64.b64encode(...).decode()",
     "bytearray": "use .decode() or base64.b64encode(...).decode()",
     "memoryview": "use bytes(...).decode() or base64.b64encode(...).decode()",
-    "datetime": "use .isoformat()",
-    "date": "use .isoformat()",
-    "time": "use .isoformat()",
     "timedelta": "use .total_seconds()",
-    "Decimal": "use float(...) or str(...)",
     "Fraction": "use float(...) or str(...)",
     "complex": "use [z.real, z.imag]",
     "module": "use one of its values",
@@ -42,6 +40,27 @@ class NotJson(Exception):
         return name + "".join(reversed(self.steps))
 
 
+class Unfinished(NotJson):
+    """A coroutine or a call that the program has not waited for, so that it has no value yet."""
+
+
+UNFINISHED = {"coroutine", "Handle"}
+
+
+def natural(value):
+    """The list or text that stands for a value of Python's library; other values are returned as they are."""
+    if isinstance(value, (set, frozenset)):
+        try:
+            return sorted(value)
+        except Exception:
+            return list(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return str(value.isoformat())
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
+        return str(value)
+    return os.fspath(value) if hasattr(type(value), "__fspath__") else value
+
+
 def encode(value, name):
     """The JSON text of a value that is called `name` in errors."""
     try:
@@ -49,7 +68,7 @@ def encode(value, name):
     except NotJson as error:
         error.args = (f"{error.place(name)} {error.reason}",)
         raise
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=natural)
 
 
 def check(value, parents):
@@ -67,8 +86,12 @@ def check(value, parents):
         check_object(value, enter(value, parents))
     elif isinstance(value, (list, tuple)):
         check_array(value, enter(value, parents))
+    elif (plain := natural(value)) is not value:
+        check(plain, parents)
     else:
-        raise NotJson(f"is of type {type(value).__name__}, which JSON does not have: {advice(value)}")
+        name = type(value).__name__
+        kind = Unfinished if name in UNFINISHED else NotJson
+        raise kind(f"is of type {name}, which JSON does not have: {advice(value)}")
 
 
 def enter(value, parents):
@@ -129,8 +152,6 @@ def advice(value):
             return ADVICE[kind.__name__]
     if hasattr(value, "__dataclass_fields__"):
         return "use dataclasses.asdict(...)"
-    if hasattr(value, "__fspath__"):
-        return "use str(...)"
     if hasattr(value, "__iter__"):
         return "use list(...)"
     return "use str(...), or a dict of what matters"

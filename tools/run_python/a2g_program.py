@@ -28,11 +28,13 @@ MAX_STDOUT_BYTES = 8 << 20
 # The executor takes no longer text at once: a longer result would end the run without the name of a limit.
 MAX_RESULT_BYTES = 16 << 20
 TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
+MAX_TEXT_CHARS = 10_000
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
 MAX_BYTES_OF_A_CHAR = 4
 INPUT_IS_DATA = ": `input` is the argument `input` of this call, and there is nobody to ask"
+NO_TEXT = "(its text cannot be made)"
 NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
 MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: `del` what is not needed"
 # The numbers of WASI, where 2 is EACCES and 44 is ENOENT: readers would take them for those of Linux.
@@ -132,19 +134,40 @@ def run(code, given, tools, error_type):
     return value, captured.text()
 
 
-def result_text(value, stdout, send_artifacts):
-    """The result of a call as JSON. `send_artifacts` returns names, and is called when the value is known to be JSON."""
+def result_text(value, stdout, send_artifacts, simplify=lambda value: value):
+    """The result of a call as JSON, in which a value without such a form is told as text.
+
+    `simplify` makes values of packages plain. `send_artifacts` returns names, and is called when the value is known.
+    """
     try:
-        parts = [f'"result": {a2g_json.encode(value, "result")}', f'"stdout": {json.dumps(stdout, ensure_ascii=False)}']
-    except a2g_json.NotJson as error:
+        parts = [f'"result": {a2g_json.encode(simplify(value), "result")}']
+    except a2g_json.Unfinished as error:
         raise Failure("result_not_json", str(error) + printed(), None) from None
+    except a2g_json.NotJson as error:
+        text, note = json_text(show(value)), json_text(shorten(str(error)))
+        parts = [f'"result": null, "text": {text}, "note": {note}']
+    parts.append(f'"stdout": {json_text(stdout)}')
     names = send_artifacts()
     if names:
-        parts.append(f'"artifacts": {json.dumps(names, ensure_ascii=False)}')
+        parts.append(f'"artifacts": {json_text(names)}')
     text = f"{{{', '.join(parts)}}}"
     if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
         raise Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
     return text
+
+
+def json_text(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
+def show(value):
+    """The text of a value, as the interpreter and notebooks show it."""
+    try:
+        return shorten(repr(value), MAX_TEXT_CHARS)
+    except MemoryError:
+        raise
+    except BaseException:
+        return NO_TEXT
 
 
 def program_name(number):
@@ -284,7 +307,7 @@ def text_of(error):
     try:
         return without_number(str(error)) if isinstance(error, OSError) else str(error)
     except BaseException:
-        return "(its text cannot be made)"
+        return NO_TEXT
 
 
 def without_number(text):

@@ -19,19 +19,20 @@ from wit_world.imports import calls, host
 from wit_world.imports.types import Descriptor, ToolError
 
 DESCRIPTION = (
-    f"Runs a Python program in a sandbox, with the whole standard library and {a2g_about.PACKAGES}, with files by absolute "
-    "paths, and with other tools: tools.NAME(argument=...) calls one and returns its result, tools.parallel([...]) calls "
-    "several at once, tools.list() and tools.describe(name) say which there are. There are no threads, processes and "
-    "sockets. Variables, imports and open files stay for a later call only in a session: call with session \"new\", and "
-    "then with the handle that it returns. Returns the variable `result`, or else the value of the last expression, and "
-    "what was printed. Files written to /artifacts are returned as artifacts."
+    f"Runs a Python program in a sandbox, with the whole standard library and {a2g_about.PACKAGES}, with files (relative "
+    "paths start in the first granted folder, and /tmp is in memory), and with other tools: tools.NAME(argument=...) calls "
+    "one and returns its result, tools.parallel([...]) calls several at once, tools.list() and tools.describe(name) say "
+    "which there are. There are no threads, processes and sockets. Variables, imports, open files and the working folder "
+    'stay for a later call only in a session: call with session "new", and then with the handle that it returns. Returns '
+    "the variable `result`, or else the value of the last expression, as JSON or else as text, and what was printed. Files "
+    "written to /artifacts are returned as artifacts."
 )
 SCHEMA = {
     "type": "object",
     "properties": {
         "code": {
             "type": "string",
-            "description": "The program. It ends with an expression, or sets `result`, to return a JSON value.",
+            "description": "The program. It ends with an expression, or sets `result`, to return a value.",
         },
         "input": {"description": "Any JSON value: the variable `input` of the program."},
     },
@@ -71,8 +72,8 @@ def run(arguments):
     if a2g_program.count == 0:
         # A generator that was seeded while the component was made would repeat itself in every run.
         random.seed()
-    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
         a2g_files.start(json.loads(os.environ.get("A2G_FOLDERS", "[]")))
+    value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
         return a2g_program.result_text(value, stdout, lambda: a2g_artifacts.send(host.artifact, Err))
     except MemoryError:

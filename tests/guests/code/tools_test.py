@@ -2,9 +2,14 @@
 
 import dataclasses
 import importlib
+import datetime
+import decimal
 import json
 import math
+import os
+import pathlib
 import unittest
+import uuid
 
 import a2g_artifacts
 import a2g_files
@@ -154,15 +159,32 @@ except ToolError as error:
             self.run_program("raise ValueError('[Errno 2] mine')")
         self.assertEqual(failed.exception.message, "ValueError: [Errno 2] mine (line 1)")
 
-    def test_a_missing_temporary_folder_says_what_to_use(self):
+    def test_a_value_without_json_is_told_as_text(self):
+        def ended(code):
+            run = a2g_program.run(code, None, self.tools, a2g_tools.ToolError)
+            return json.loads(a2g_program.result_text(*run, lambda: []))
+
+        note = "result[0] is of type bytes, which JSON does not have: use .decode()"
+        told = ended("print('seen')\n[b'x']")
+        self.assertEqual(told.pop("note")[: len(note)], note)
+        self.assertEqual(told, {"result": None, "text": "[b'x']", "stdout": "seen\n"})
+        for code, text in [
+            ("float('nan')", "nan"),
+            ("a = []\na.append(a)\na", "[[...]]"),
+            ("{'\\ud800': 1}", "{'\\ud800': 1}"),
+            ("class A:\n    def __repr__(self): raise SystemExit\nA()", "(its text cannot be made)"),
+        ]:
+            self.assertEqual(ended(code)["text"], text, code)
+        long = ended("[b'12345'] * 10000")["text"]
+        self.assertTrue(len(long) < 11_000 and "characters ...]" in long, long)
         with self.assertRaises(a2g_program.Failure) as failed:
-            self.run_program("raise FileNotFoundError(2, 'No usable temporary directory found in []')")
-        self.assertIn("found in []: use the folder of a granted file", failed.exception.message)
+            ended("[tools.start.echo()]")
+        self.assertEqual(failed.exception.code, "result_not_json")
 
     def test_wrong_uses_say_what_is_right(self):
         for code, words in [
             ("tools.echo('a')", "takes named arguments, as in tools.echo(path=...)"),
-            ("tools.echo(a={1})", "arguments.a is of type set, which JSON does not have: use sorted(...)"),
+            ("tools.echo(a=b'x')", "arguments.a is of type bytes, which JSON does not have: use .decode()"),
             ("tools.parallel([1])", "item 0 is of type int, and must be a call"),
             ("tools.describe('x')", "the policy refuses it (denied)"),
             ("x + 1", "NameError: name 'x' is not defined: a run has nothing of the runs before it"),
@@ -266,6 +288,19 @@ class Json(unittest.TestCase):
         for value in [None, True, 1, -(2**70), 1.5, "ä", [], (1, [2]), {"a": {"b": 1}}, {1: 2, None: 3}]:
             self.assertEqual(json.loads(a2g_json.encode(value, "result")), json.loads(json.dumps(value)))
 
+    def test_sets_dates_decimals_and_paths_are_lists_and_text(self):
+        for value, plain in [
+            ({3, 1, 2}, [1, 2, 3]),
+            ({"a": frozenset()}, {"a": []}),
+            (datetime.date(2026, 1, 2), "2026-01-02"),
+            ([datetime.datetime(2026, 1, 2, 3), datetime.time(4)], ["2026-01-02T03:00:00", "04:00:00"]),
+            (decimal.Decimal("1.10"), "1.10"),
+            (pathlib.Path("/a"), "/a"),
+            (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ]:
+            self.assertEqual(json.loads(a2g_json.encode(value, "result")), plain)
+        self.assertCountEqual(json.loads(a2g_json.encode({1, "a"}, "result")), [1, "a"])
+
     def test_others_are_refused_with_their_place(self):
         cycle = {"a": [1]}
         cycle["a"].append(cycle)
@@ -276,7 +311,7 @@ class Json(unittest.TestCase):
             ({"items": [0, math.nan]}, "result.items[1] is nan"),
             (math.inf, "result is inf"),
             (cycle, "result.a[1] contains itself"),
-            ({"a b": {1}}, 'result["a b"] is of type set'),
+            ({"a b": {b"x"}}, 'result["a b"][0] is of type bytes'),
             (["\ud800"], "result[0] has a lone surrogate at index 0"),
             ({"\ud800": 1}, "result has a key that has a lone surrogate"),
             ({(1, 2): 3}, "result has a key of type tuple"),

@@ -117,7 +117,7 @@ fn the_first_calls_of_a_model_get_answers_that_help() {
     let text = std::fs::read_to_string(file()).expect("the transcript");
     let (head, calls) = text.split_once("\n\n").expect("a head");
     let calls = calls.trim_end().split("\n\n").map(FirstCall::parse).collect::<Vec<_>>();
-    assert_eq!(calls.len(), 23);
+    assert_eq!(calls.len(), 24);
     let fixture = start();
     let mut client = fixture.executor.client();
     let mut written = head.to_owned();

@@ -87,6 +87,11 @@ fn programs_use_the_scientific_packages() {
             json!([7.0]),
         ),
         ("from scipy import optimize\nround(optimize.brentq(lambda x: x * x - 9, 0, 9), 6)", json!(3.0)),
+        ("import os, pandas as pd\n[os.getcwd(), len(pd.read_csv('sales.csv'))]", json!(["/workspace", 3])),
+        (
+            "import numpy as np, datetime as d\n[{np.int64(2), np.int64(1)}, d.date(2026, 1, 2)]",
+            json!([[1, 2], "2026-01-02"]),
+        ),
         ("import lxml.etree as e\n[c.tag for c in e.fromstring('<a><b/><c/></a>')]", json!(["b", "c"])),
         ("import asyncio\nasync def f(): return 7\nasyncio.run(f())", json!(7)),
         (
@@ -97,6 +102,10 @@ fn programs_use_the_scientific_packages() {
         let answer = run(&executor, code, MEMORY_MB);
         assert_eq!(answer["result"]["result"]["result"], result, "{code}: {answer}");
     }
+    let answer = run(&executor, "import pandas as pd\npd.DataFrame([[1, 2]], columns=['a', 'a'])", MEMORY_MB);
+    let output = &answer["result"]["result"];
+    assert_eq!((&output["result"], &output["text"]), (&Value::Null, &json!("   a  a\n0  1  2")), "{answer}");
+    assert!(output["note"].to_string().contains("is of type DataFrame"), "{answer}");
     let answer = run(&executor, "import requests", MEMORY_MB);
     assert!(answer.to_string().contains("call a tool for the network"), "{answer}");
     let answer = run(&executor, "import numpy as np\n[np.ones(1 << 20) for _ in range(100)]", 300);
@@ -205,6 +214,8 @@ fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
         ),
         ("[int(frame['a'].sum()), open('/artifacts/a.txt').read()]", json!([3, "a"]), Value::Null),
         ("plt.plot(frame['a'] * 2)\nresult = 'again'", json!("again"), json!(["figure-1.png"])),
+        ("import os\nos.chdir('/tmp')\nframe.to_csv('frame.csv', index=False)", Value::Null, Value::Null),
+        ("[os.getcwd(), pd.read_csv('frame.csv')['a'].tolist()]", json!(["/tmp", [1, 2]]), Value::Null),
     ] {
         let mut call = execute_within("run_python", json!({ "code": code }), MEMORY_MB, 120);
         call["session"] = json!(session);
@@ -214,5 +225,3 @@ fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
         session = answer["result"]["session"]["handle"].as_str().expect("a handle").to_owned();
     }
 }
-        ("import os\nos.chdir('/tmp')\nframe.to_csv('frame.csv', index=False)", Value::Null, Value::Null),
-        ("[os.getcwd(), pd.read_csv('frame.csv')['a'].tolist()]", json!(["/tmp", [1, 2]]), Value::Null),

@@ -28,10 +28,12 @@ enum Expect {
     Result(Value),
     /// It returns null and prints this.
     Stdout(&'static str),
+    /// It returns what is no JSON: the text of it, and words of the note that says why.
+    Text(&'static str, &'static str),
     /// It is refused with this code; the line of the error, if it has one; and words of its message.
     Error(&'static str, Option<u64>, &'static str),
 }
-use Expect::{Error, Result, Stdout};
+use Expect::{Error, Result, Stdout, Text};
 
 fn check(tool: &str, cases: &[(&str, Expect)]) {
     let Some(executor) = interpreter(tool) else { return };
@@ -44,6 +46,15 @@ fn check(tool: &str, cases: &[(&str, Expect)]) {
             Result(value) => assert_eq!(output["result"], *value, "{code}: {answer}"),
             Stdout(text) => {
                 assert_eq!(*output, json!({ "result": null, "stdout": text }), "{code}: {answer}")
+            }
+            Text(text, words) => {
+                assert_eq!(
+                    (&output["result"], &output["text"]),
+                    (&Value::Null, &json!(text)),
+                    "{code}: {answer}"
+                );
+                let note = output["note"].as_str().unwrap_or_default();
+                assert!(note.contains(words), "{code}: {answer}");
             }
             Error(tool_code, line, words) => {
                 assert_eq!(refused["code"], *tool_code, "{code}: {answer}");
@@ -85,11 +96,21 @@ fn python_programs() {
                 "tools.start.read_file(path='/x')['content']",
                 Error("python_error", Some(1), "use its .result()"),
             ),
-            ("{'items': [0, 1, float('nan')]}", Error("result_not_json", None, "result.items[2] is nan")),
-            ("a = []\na.append(a)\na", Error("result_not_json", None, "result[0] contains itself")),
-            ("'\\ud800'", Error("result_not_json", None, "result has a lone surrogate")),
-            ("{'a': {1, 2}}", Error("result_not_json", None, "result.a is of type set")),
-            ("print('seen'); {1}", Error("result_not_json", None, "\nIt had printed:\nseen\n")),
+            ("{'items': [0, 1, float('nan')]}", Text("{'items': [0, 1, nan]}", "result.items[2] is nan")),
+            ("a = []\na.append(a)\na", Text("[[...]]", "result[0] contains itself")),
+            ("'\\ud800'", Text("'\\ud800'", "result has a lone surrogate")),
+            ("class A:\n    def __repr__(self): return 'A!'\n[A()]", Text("[A!]", "result[0] is of type A")),
+            ("{'a': {2, 1}}", Result(json!({ "a": [1, 2] }))),
+            (
+                "import datetime, decimal, pathlib\n\
+                 [datetime.date(2026, 1, 2), decimal.Decimal('1.10'), pathlib.Path('/a')]",
+                Result(json!(["2026-01-02", "1.10", "/a"])),
+            ),
+            ("async def f(): pass\nf()", Error("result_not_json", None, "run it with asyncio.run(...)")),
+            (
+                "print('seen')\nasync def f(): pass\nf()",
+                Error("result_not_json", None, "\nIt had printed:\nseen\n"),
+            ),
             ("print('seen')\n1 / 0", Error("python_error", Some(2), "(line 2)\nIt had printed:\nseen\n")),
             ("name = input('name? ')", Error("python_error", Some(1), "there is nobody to ask")),
             ("open('/workspace/in.txt').read()", Result(json!("héllo\n"))),
@@ -200,27 +221,6 @@ fn python_has_its_standard_library() {
 }
 
 #[test]
-fn python_returns_files_as_artifacts() {
-    let Some(executor) = interpreter("run_python") else { return };
-    let written = "import os, gzip\nfrom pathlib import Path\nos.makedirs('/artifacts/sub')\n\
-                   Path('/artifacts/sub/a.csv').write_text('a,b')\n\
-                   open('/artifacts/left-open.bin', 'wb').write(b'x')\n\
-                   with gzip.open('/artifacts/b.gz', 'wb') as f: f.write(b'y')\n\
-                   with gzip.open('/artifacts/b.gz') as f: read = f.read().decode()\n\
-                   os.rename('/artifacts/b.gz', '/artifacts/c.gz')\n\
-                   [read, sorted(os.listdir('/artifacts')), os.stat('/artifacts/sub/a.csv').st_size]";
-    let answer = run(&executor, "run_python", written);
-    let output = &answer["result"]["result"];
-    assert_eq!(output["result"], json!(["y", ["c.gz", "left-open.bin", "sub"], 3]), "{answer}");
-    assert_eq!(output["artifacts"], json!(["c.gz", "left-open.bin", "sub-a.csv"]), "{answer}");
-    let sent = answer["result"]["artifacts"].as_array().expect("artifacts");
-    let facts = sent.iter().map(|one| [one["name"].clone(), one["mime"].clone()]).collect::<Vec<_>>();
-    let kind = "application/octet-stream";
-    assert_eq!(json!(facts), json!([["c.gz", kind], ["left-open.bin", kind], ["sub-a.csv", "text/csv"]]));
-    // They end with the run.
-    let listed = run(&executor, "run_python", "import os\nos.listdir('/artifacts')");
-    assert_eq!(listed["result"]["result"], json!({ "result": [], "stdout": "" }), "{listed}");
-#[test]
 fn python_has_a_working_folder_and_temporary_files() {
     let Some(executor) = interpreter("run_python") else { return };
     std::fs::write(executor.workspace().join("in.txt"), "text").expect("a file");
@@ -265,6 +265,27 @@ fn python_has_a_working_folder_and_temporary_files() {
     assert_eq!(without, json!(["/tmp", ["a"]]));
 }
 
+#[test]
+fn python_returns_files_as_artifacts() {
+    let Some(executor) = interpreter("run_python") else { return };
+    let written = "import os, gzip\nfrom pathlib import Path\nos.makedirs('/artifacts/sub')\n\
+                   Path('/artifacts/sub/a.csv').write_text('a,b')\n\
+                   open('/artifacts/left-open.bin', 'wb').write(b'x')\n\
+                   with gzip.open('/artifacts/b.gz', 'wb') as f: f.write(b'y')\n\
+                   with gzip.open('/artifacts/b.gz') as f: read = f.read().decode()\n\
+                   os.rename('/artifacts/b.gz', '/artifacts/c.gz')\n\
+                   [read, sorted(os.listdir('/artifacts')), os.stat('/artifacts/sub/a.csv').st_size]";
+    let answer = run(&executor, "run_python", written);
+    let output = &answer["result"]["result"];
+    assert_eq!(output["result"], json!(["y", ["c.gz", "left-open.bin", "sub"], 3]), "{answer}");
+    assert_eq!(output["artifacts"], json!(["c.gz", "left-open.bin", "sub-a.csv"]), "{answer}");
+    let sent = answer["result"]["artifacts"].as_array().expect("artifacts");
+    let facts = sent.iter().map(|one| [one["name"].clone(), one["mime"].clone()]).collect::<Vec<_>>();
+    let kind = "application/octet-stream";
+    assert_eq!(json!(facts), json!([["c.gz", kind], ["left-open.bin", kind], ["sub-a.csv", "text/csv"]]));
+    // They end with the run.
+    let listed = run(&executor, "run_python", "import os\nos.listdir('/artifacts')");
+    assert_eq!(listed["result"]["result"], json!({ "result": [], "stdout": "" }), "{listed}");
     for (code, words) in [
         ("open('/artifacts/none/x', 'w')", "No such file or directory"),
         ("open('/artifacts/a\\x1b', 'w').write('1')", "invalid"),
@@ -304,17 +325,24 @@ fn javascript_programs() {
             ),
             ("throw 'text'", Error("javascript_error", None, "uncaught: \"text\"")),
             ("console.log('seen'); null.x", Error("javascript_error", Some(1), "\nIt had printed:\nseen\n")),
-            ("console.log('seen'); [1n]", Error("result_not_json", None, "\nIt had printed:\nseen\n")),
+            (
+                "console.log('seen'); [tools.read_file({ path: '/x' })]",
+                Error("result_not_json", None, "\nIt had printed:\nseen\n"),
+            ),
             ("function f() { return f() }\nf()", Error("javascript_error", Some(1), "too much recursion")),
             ("await new Promise(() => {})", Error("javascript_error", None, "nothing can settle")),
             ("let x = 1;\nlet y = (;", Error("syntax_error", Some(2), "SyntaxError: expected expression")),
             ("import fs from 'fs';", Error("syntax_error", Some(1), "run_javascript has no modules")),
             ("if (1) {", Error("syntax_error", Some(1), "SyntaxError")),
-            ("return { items: [0, 1, NaN] }", Error("result_not_json", None, "result.items[2] is NaN")),
-            ("const a = []; a.push(a); a", Error("result_not_json", None, "result[0] contains itself")),
-            ("'\\ud800'", Error("result_not_json", None, "result has a lone surrogate")),
-            ("return { a: new Set([1]), b: 1n }", Error("result_not_json", None, "result.a is of type Set")),
-            ("return () => 1", Error("result_not_json", None, "result is a function")),
+            ("return { items: [0, 1, NaN] }", Text("{ items: [ 0, 1, NaN ] }", "result.items[2] is NaN")),
+            ("const a = []; a.push(a); a", Text("[ [Circular] ]", "result[0] contains itself")),
+            ("'\\ud800'", Text("\"\\ud800\"", "result has a lone surrogate")),
+            (
+                "return { a: new Set([1]), b: 1n }",
+                Text("{ a: Set(1) { 1 }, b: 1n }", "result.a is of type Set"),
+            ),
+            ("return new Map([['k', 1]])", Text("Map(1) { \"k\" => 1 }", "use Object.fromEntries(...)")),
+            ("return () => 1", Text("[Function: (anonymous)]", "result is a function")),
             ("fs.read('/workspace/in.txt')", Result(json!("héllo\n"))),
             ("fs.write('/workspace/out.txt', 'ä'); fs.stat('/workspace/out.txt').size", Result(json!(2))),
             ("[...fs.readBytes('/workspace/out.txt')]", Result(json!([195, 164]))),

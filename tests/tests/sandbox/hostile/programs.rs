@@ -25,6 +25,8 @@ struct Case {
 
 enum End {
     Returns(Value),
+    /// It returns what is no JSON: words of the note that says why.
+    Tells(&'static str),
     /// The tool's own error: its code, and words of its message.
     Refused(&'static str, &'static str),
     /// The limit that ends the run.
@@ -32,7 +34,7 @@ enum End {
     /// Words of the sentence about a run that ended in another way.
     Failure(&'static str),
 }
-use End::{Failure, Limit, Refused, Returns};
+use End::{Failure, Limit, Refused, Returns, Tells};
 
 fn case(code: &'static str, end: End) -> Case {
     // A time limit is for a program that would not end, and far more than enough for others.
@@ -103,6 +105,10 @@ impl Case {
         let own = &report.0["tool_error"];
         let is_as_expected = match &self.end {
             Returns(value) => sentence.is_empty() && result == value,
+            Tells(words) => {
+                let note = report.0["result"]["note"].as_str().unwrap_or_default();
+                result.is_null() && report.0["result"]["text"].is_string() && note.contains(words)
+            }
             Refused(code, words) => {
                 own["code"] == *code && own["message"].as_str().is_some_and(|message| message.contains(words))
             }

@@ -154,7 +154,8 @@ def run(arguments):
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
         save_figures()
-        return a2g_program.result_text(None if is_drawing(value) else plain_or_same(value), stdout, send_artifacts)
+        shown = None if is_drawing(value) else value
+        return a2g_program.result_text(shown, stdout, send_artifacts, plain_or_same)
     except MemoryError:
         raise a2g_program.no_memory() from None
     except (a2g_door.Err, a2g_program.Failure):
@@ -178,7 +179,7 @@ def failure_of(error):
 
 
 def plain_or_same(value):
-    """The value as `plain` makes it, or the value itself, about which the error of JSON then says what to do."""
+    """The value as `plain` makes it, or the value itself, about which the note of the result then says what to do."""
     try:
         return plain(value)
     except Exception:
@@ -195,8 +196,8 @@ def plain(value, depth=0):
     if depth < a2g_json.MAX_DEPTH:
         if type(value) is dict:
             return {plain(key): plain(item, depth + 1) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return [plain(item, depth + 1) for item in value]
+        if type(value) in (list, tuple, set, frozenset):
+            return [plain(item, depth + 1) for item in a2g_json.natural(value)]
     return value
 
 

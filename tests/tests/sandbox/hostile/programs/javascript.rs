@@ -1,6 +1,6 @@
 //! The hostile programs in JavaScript.
 
-use super::{Case, ESCAPES, Failure, Limit, OUTSIDE, Refused, Returns, case};
+use super::{Case, ESCAPES, Failure, Limit, OUTSIDE, Refused, Returns, Tells, case};
 use serde_json::json;
 
 const JAVASCRIPT: &str = "javascript_error";
@@ -144,7 +144,7 @@ fn floods() -> Vec<Case> {
 }
 
 fn results() -> Vec<Case> {
-    let no_json = |code, words| case(code, Refused("result_not_json", words));
+    let no_json = |code, words| case(code, Tells(words));
     vec![
         no_json("return { '\\ud800': 1 }", "has a key with a lone surrogate"),
         no_json("return { toJSON: () => NaN }", "result is NaN"),

@@ -1,6 +1,6 @@
 //! The hostile programs in Python.
 
-use super::{Case, ESCAPES, Failure, Limit, OUTSIDE, Refused, Returns, case};
+use super::{Case, ESCAPES, Failure, Limit, OUTSIDE, Refused, Returns, Tells, case};
 use serde_json::{Value, json};
 
 const PYTHON: &str = "python_error";
@@ -144,13 +144,16 @@ fn floods() -> Vec<Case> {
 }
 
 fn results() -> Vec<Case> {
-    let no_json = |code, words| case(code, Refused("result_not_json", words));
+    let no_json = |code, words| case(code, Tells(words));
     vec![
         no_json("{'\\ud800': 1}", "has a key that has a lone surrogate"),
         no_json("class S(str):\n    def encode(self, *_): return b''\nS('\\ud800')", "lone surrogate"),
         no_json("class D(dict):\n    def items(self): return [('a', 1), ('a', 2)]\nD(x=1)", "two keys"),
         no_json("x = []\nfor _ in range(100): x = [x]\nx", "is below 46 levels"),
         no_json("[1e999]", "result[0] is inf"),
+        no_json("class E:\n    def __repr__(self): raise SystemExit\nE()", "is of type E"),
+        no_json("class E:\n    def __repr__(self): return '\\ud800' * 10**6\nE()", "is of type E"),
+        case("class E:\n    def __repr__(self):\n        while True: pass\nE()", Limit("time")),
         case("class I(int):\n    def __repr__(self): return '5}, {'\nI(5)", Returns(json!(5))),
         case("print('\\ud800')", Returns(Value::Null)),
         // A terminal is told nothing by the text of an exception, or by its name.
