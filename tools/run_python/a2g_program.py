@@ -261,6 +261,9 @@ def advice(error):
     """What to do about an error whose own text does not say it."""
     if isinstance(error, MemoryError) and not error.args:
         return memory_advice()
+    if isinstance(error, MemoryError) and type(error) is not MemoryError:
+        # That of numpy says which array did not fit. One with a text alone is the parser's, which has memory enough.
+        return f": {memory_advice()}"
     if type(error) is NameError:
         return f": {name_advice(error.name)}"
     if type(error) is TypeError and str(error).endswith("object is not callable") and calls_input(error):

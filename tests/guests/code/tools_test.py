@@ -159,6 +159,15 @@ except ToolError as error:
             self.run_program("raise ValueError('[Errno 2] mine')")
         self.assertEqual(failed.exception.message, "ValueError: [Errno 2] mine (line 1)")
 
+    def test_an_array_that_does_not_fit_is_told_the_limit(self):
+        for code, words in [
+            ("class TooLarge(MemoryError): pass\nraise TooLarge('8 MiB')", "TooLarge: 8 MiB: the program needs more memory"),
+            ("raise MemoryError('too complex')", "MemoryError: too complex (line 1)"),
+        ]:
+            with self.assertRaises(a2g_program.Failure, msg=code) as failed:
+                self.run_program(code)
+            self.assertIn(words, failed.exception.message)
+
     def test_a_value_without_json_is_told_as_text(self):
         def ended(code):
             run = a2g_program.run(code, None, self.tools, a2g_tools.ToolError)
