@@ -138,7 +138,12 @@ impl Catalogue {
 
     /// Adds a copy of a tool of the repository.
     pub fn copy(self, name: &str) -> Self {
-        let from = super::tools().join(name);
+        self.copy_from(&super::tools(), name)
+    }
+
+    /// Adds a copy of a tool of another catalogue.
+    pub fn copy_from(self, tools: &Path, name: &str) -> Self {
+        let from = tools.join(name);
         let to = self.folder().join(name);
         std::fs::create_dir(&to).expect("a folder");
         for file in ["tool.toml", "tool.wasm"] {
