@@ -68,15 +68,13 @@ impl Language {
         }
     }
 
-    /// The list that a program returned, which in a script is one JSON value in each line of its output.
-    pub fn list_of(self, result: &Value) -> Vec<Value> {
+    /// The value that a program returned. Of a script it is a list: each line of its output is one JSON value.
+    pub fn returned(self, result: &Value) -> Value {
         match self {
-            Self::Python | Self::SciencePython | Self::JavaScript => {
-                result["result"].as_array().unwrap_or_else(|| panic!("no list: {result}")).clone()
-            }
+            Self::Python | Self::SciencePython | Self::JavaScript => result["result"].clone(),
             Self::Shell => {
                 let output = result["stdout"].as_str().unwrap_or_else(|| panic!("no output: {result}"));
-                output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+                output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")).collect()
             }
         }
     }

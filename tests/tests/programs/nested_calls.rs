@@ -1,7 +1,8 @@
 //! Calls of other tools by a run: each is as if the agent had made it, but for its parent.
 //!
-//! The guest `fan_out` makes the calls of its arguments. The governor of the tests decides by the last part of the
-//! path that a call names, and about a parent by what its `context` says.
+//! The guest `fan_out` makes the calls of its arguments; `programs` and `tampering` make calls in each language. The
+//! governor of the tests decides by the last part of the path that a call names, and about a parent by what its
+//! `context` says.
 
 mod ends;
 mod generated;
@@ -138,6 +139,10 @@ fn decide(call: &Value) -> Value {
         }
         "slow" => verdict["capability_manifest"]["timeout_seconds"] = json!(1),
         _any => {}
+    }
+    // An interpreter needs more than other tools, also as a call of a program.
+    if call["tool"].as_str().is_some_and(|tool| tool.starts_with("run_")) {
+        verdict["capability_manifest"]["max_memory_mb"] = json!(Language::SciencePython.memory_mb());
     }
     let context = &call["context"];
     for limit in ["timeout_seconds", "max_memory_mb"] {

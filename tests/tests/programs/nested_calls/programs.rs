@@ -1,4 +1,4 @@
-//! The calls of programs: the table of calls through both interpreters and the shell.
+//! The calls of programs: the table of calls, and calls of themselves, in each language.
 
 use super::{Nest, cases, with_context, word};
 use harness::*;
@@ -45,28 +45,65 @@ done < /tmp/calls
 printf 'a%.0s' {1..1024} | jq -Rc '. * 1024' | jq -c '{path: "/workspace/long", content: .}' | make write_file
 "#;
 
-fn check(interpreter: &str, code: &str) {
-    if !has_interpreter(interpreter) {
-        return;
-    }
-    check_calls(interpreter, "code", code, |result| result["result"].as_array().expect("codes").clone());
+/// Programs that call themselves with their input, and return how often that was possible.
+const DEEPER_PYTHON: &str = r#"
+try:
+    result = [tools.run_python(**input, input=input)["result"][0] + 1]
+except ToolError as error:
+    result = [0 if error.code == "calls_exhausted" else error.code]
+"#;
+const DEEPER_JAVASCRIPT: &str = r#"
+let depth;
+try {
+  depth = (await tools.run_javascript({ ...input, input })).result[0] + 1;
+} catch (error) {
+  depth = error.code === "calls_exhausted" ? 0 : error.code;
+}
+return [depth];
+"#;
+const DEEPER_SCRIPT: &str = r#"
+jq -c '. + {"input": .}' > /tmp/arguments
+deeper() {
+  if tool run_shell - > /tmp/outcome 2> /tmp/error; then
+    jq '(.stdout | rtrimstr("\n") | tonumber) + 1' < /tmp/outcome
+  else
+    tail -n 1 /tmp/error | jq -c 'if .code == "calls_exhausted" then 0 else .code end'
+  fi
+}
+cat /tmp/arguments | deeper
+"#;
+
+/// The maximum number of runs above a call.
+const DEPTH: u32 = 2;
+
+/// Makes the calls of the table by one program, and calls of itself by the other.
+fn check(language: Language, makes_calls: &str, calls_itself: &str) {
+    let Some(catalogue) = language.catalogue() else { return };
+    let nest = Nest::start_in(language.options().set("ceilings.max_call_depth", DEPTH), catalogue);
+    check_calls(&nest, language, makes_calls);
+    let report = run(&nest, language, calls_itself, language.arguments(calls_itself));
+    assert_eq!(language.returned(&report["result"]), json!([DEPTH]), "{report}");
 }
 
-/// Makes the calls by a program, which is the argument `argument`; `codes_of` takes their codes from its
-/// result.
-fn check_calls(interpreter: &str, argument: &str, code: &str, codes_of: impl Fn(&Value) -> Vec<Value>) {
-    let nest = Nest::start_in(Options::new(), Catalogue::empty().copy(interpreter));
-    let calls = cases().into_iter().map(|(call, ..)| call).collect::<Vec<_>>();
-    let call = intent(interpreter, json!({ argument: code, "input": calls }));
-    let call = with_context(call, json!({ "max_memory_mb": 128 }));
-    let answer = nest.approving(|| nest.ask(&call));
-    let report = &result(&answer)["report"];
+/// Runs a program to its success, and returns the report.
+fn run(nest: &Nest, language: Language, program: &str, input: Value) -> Value {
+    let mut arguments = language.arguments(program);
+    arguments["input"] = input;
+    let answer = nest.approving(|| nest.ask(&intent(language.tool(), arguments)));
+    let report = result(&answer)["report"].clone();
     assert_eq!(report["status"], "SUCCESS", "{answer}");
+    report
+}
+
+fn check_calls(nest: &Nest, language: Language, program: &str) {
+    let calls = cases().into_iter().map(|(call, ..)| call).collect::<Vec<_>>();
+    let report = run(nest, language, program, json!(calls));
+    let returned = language.returned(&report["result"]);
+    let codes = returned.as_array().unwrap_or_else(|| panic!("no codes: {report}"));
     let listed = report["calls"]["list"].as_array().expect("calls");
-    let codes = codes_of(&report["result"]);
     // A call with too many arguments is refused before it is a call.
     assert_eq!((listed.len(), codes.len()), (calls.len(), calls.len() + 1), "{report}");
-    for ((call, verdict, status, code), (listed, found)) in cases().iter().zip(listed.iter().zip(&codes)) {
+    for ((call, verdict, status, code), (listed, found)) in cases().iter().zip(listed.iter().zip(codes)) {
         let expected = if verdict.is_empty() { Value::Null } else { json!(verdict) };
         let seen =
             (&listed["tool"], listed.get("verdict").cloned().unwrap_or_default(), &listed["status"], found);
@@ -79,20 +116,22 @@ fn check_calls(interpreter: &str, argument: &str, code: &str, codes_of: impl Fn(
 
 #[test]
 fn calls_from_python_are_as_direct_ones() {
-    check("run_python", PYTHON);
+    check(Language::Python, PYTHON, DEEPER_PYTHON);
+}
+
+#[test]
+fn calls_from_science_python_are_as_direct_ones() {
+    check(Language::SciencePython, PYTHON, DEEPER_PYTHON);
 }
 
 #[test]
 fn calls_from_javascript_are_as_direct_ones() {
-    check("run_javascript", JAVASCRIPT);
+    check(Language::JavaScript, JAVASCRIPT, DEEPER_JAVASCRIPT);
 }
 
 #[test]
 fn calls_from_the_shell_are_as_direct_ones() {
-    check_calls(SHELL, "script", SCRIPT, |result| {
-        let lines = result["stdout"].as_str().expect("a text").lines();
-        lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    });
+    check(Language::Shell, SCRIPT, DEEPER_SCRIPT);
 }
 
 /// The arguments of a program's calls count against the share of the program's caller.

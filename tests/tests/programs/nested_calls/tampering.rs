@@ -130,21 +130,46 @@ fn tampering_in_javascript() -> Vec<Tampering> {
     ]
 }
 
+/// Scripts have no way around `tool`. Each prints an empty text for a success, and otherwise the code of the error.
+const SHELL_HELP: &str = r#"
+attempt() {
+  if tool "$1" "$2" > /dev/null 2> /tmp/error; then echo '""'; else tail -n 1 /tmp/error | jq -c .code; fi
+}
+IN='{"path": "/workspace/in.txt"}'
+"#;
+
+fn tampering_in_the_shell() -> Vec<Tampering> {
+    vec![
+        (
+            "attempt write_file '{\"path\": \"/workspace/out\", \"content\": \"x\"}'",
+            json!(["not_allowed"]),
+            vec!["REFUSED"],
+        ),
+        (
+            "for n in 1 2 3 4 5 6; do attempt read_file \"$IN\"; done",
+            json!(["", "", "", "", "calls_exhausted", "calls_exhausted"]),
+            vec!["SUCCESS"; 4],
+        ),
+        (
+            "attempt '' '{}'; attempt ../read_file '{}'; attempt \"$(printf '\\033[31m')\" '{}'",
+            json!(["unknown_tool", "unknown_tool", "unknown_tool"]),
+            vec!["REFUSED"; 3],
+        ),
+    ]
+}
+
 /// Runs programs that may make four calls, only to `read_file`. No forged call or answer gets into a record.
-fn check_tampering(interpreter: &str, help: &str, end: &str, cases: Vec<Tampering>) {
-    if !has_interpreter(interpreter) {
-        return;
-    }
-    let nest = Nest::start_in(Options::new(), Catalogue::empty().copy(interpreter));
+fn check_tampering(language: Language, help: &str, end: &str, cases: Vec<Tampering>) {
+    let Some(catalogue) = language.catalogue() else { return };
+    let nest = Nest::start_in(language.options(), catalogue);
     for (code, expected, statuses) in cases {
-        let call = intent(interpreter, json!({ "code": format!("{help}{code}\n{end}") }));
-        let context = json!({ "max_memory_mb": 128, "conditions": ["calls:read_file", "max_calls:4"] });
-        let call = with_context(call, context);
+        let call = intent(language.tool(), language.arguments(&format!("{help}{code}\n{end}")));
+        let call = with_context(call, json!({ "conditions": ["calls:read_file", "max_calls:4"] }));
         let asked = nest.asked().len();
         let answer = nest.ask(&call);
         let report = &result(&answer)["report"];
         assert_eq!(report["status"], "SUCCESS", "{code}: {answer}");
-        assert_eq!(report["result"]["result"], expected, "{code}: {answer}");
+        assert_eq!(language.returned(&report["result"]), expected, "{code}: {answer}");
         let listed = report["calls"]["list"].as_array().expect("a list");
         let found: Vec<_> = listed.iter().map(|call| call["status"].as_str().expect("a status")).collect();
         assert_eq!(found, statuses, "{code}: {report}");
@@ -161,10 +186,21 @@ fn check_tampering(interpreter: &str, help: &str, end: &str, cases: Vec<Tamperin
 
 #[test]
 fn a_python_program_that_tampers_with_its_tools_gains_no_call() {
-    check_tampering("run_python", PYTHON_HELP, "", tampering_in_python());
+    check_tampering(Language::Python, PYTHON_HELP, "", tampering_in_python());
+}
+
+#[test]
+fn a_science_python_program_that_tampers_with_its_tools_gains_no_call() {
+    let help = PYTHON_HELP.replace("wit_world.imports.calls", "a2g_door");
+    check_tampering(Language::SciencePython, &help, "", tampering_in_python());
 }
 
 #[test]
 fn a_javascript_program_that_tampers_with_its_tools_gains_no_call() {
-    check_tampering("run_javascript", JAVASCRIPT_HELP, "return result;", tampering_in_javascript());
+    check_tampering(Language::JavaScript, JAVASCRIPT_HELP, "return result;", tampering_in_javascript());
+}
+
+#[test]
+fn a_script_that_tampers_with_its_tools_gains_no_call() {
+    check_tampering(Language::Shell, SHELL_HELP, "", tampering_in_the_shell());
 }
