@@ -95,8 +95,8 @@ fn science() -> Option<Catalogue> {
     Some(Catalogue::empty().copy_from(tools, Language::SciencePython.tool()))
 }
 
-/// Adds science Python to a catalogue that later test programs find, and returns it. It takes minutes, once for each
-/// build of the executor.
+/// Adds science Python to a catalogue that later test programs find, and returns it. It takes minutes, once for
+/// each build of the executor.
 fn add_science(wheel: &Path) -> PathBuf {
     let folder = cache_home().join("science");
     let tools = folder.join("tools");

@@ -45,7 +45,8 @@
 //! | G24 lists of domains | `network::only_allowed_hosts_are_reached_in_any_spelling`, `network::the_standing_policy_limits_hosts_and_request_rate`, `wasip2_sockets::only_allowed_names_are_looked_up` |
 //! | G25 output as a forged report | `output::a_forged_report_is_only_a_result`, `output::terminal_escapes_are_printed_in_escaped_form`, `ends::only_one_json_value_is_a_result` |
 //!
-//! `programs` makes the attempts of G1, G3, G6, G8 to G12, G14, G16 to G18, G21 and G25 in Python and JavaScript.
+//! `programs` makes the attempts of G1, G3, G6, G8 to G12, G14, G16 to G18, G21 and G25 in both Pythons, JavaScript and
+//! the shell.
 
 mod bench;
 mod ceilings;

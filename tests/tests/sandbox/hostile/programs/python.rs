@@ -1,23 +1,17 @@
-//! The hostile programs in Python.
+//! The hostile programs in Python with the standard library, beside those of `attempts`.
 
 use super::{Case, ESCAPES, Failure, Limit, OUTSIDE, Refused, Returns, Tells, case};
 use serde_json::{Value, json};
 
-const PYTHON: &str = "python_error";
+pub(super) const PYTHON: &str = "python_error";
 
-pub(super) fn cases() -> [Vec<Case>; 6] {
-    [files(), network_and_processes(), endless(), floods(), results(), internals()]
+pub(super) fn cases() -> Vec<Case> {
+    [files(), network_and_processes(), endless(), floods(), results(), internals()].concat()
 }
 
 fn files() -> Vec<Case> {
     let refused = |code| case(code, Refused(PYTHON, "PermissionError"));
     vec![
-        refused("open('/workspace/../secret.txt')").denied(&[("/workspace/../secret.txt", ESCAPES)]),
-        refused("import os\nos.mkdir('/workspace/sub')\nopen('/workspace/sub/../../secret.txt')")
-            .denied(&[("/workspace/sub/../../secret.txt", ESCAPES)]),
-        refused("open('/workspacefoo/secret.txt')").denied(&[("/workspacefoo/secret.txt", OUTSIDE)]),
-        refused("open('/proc/self/environ')").denied(&[("/proc/self/environ", OUTSIDE)]),
-        refused("open('/dev/null', 'w')").denied(&[("/dev/null", OUTSIDE)]),
         refused("import os\nos.chdir('/workspace')\nopen('../secret.txt')")
             .denied(&[("/workspace/../secret.txt", ESCAPES)]),
         refused("open('../secret.txt')").denied(&[("/workspace/../secret.txt", ESCAPES)]),
@@ -25,12 +19,8 @@ fn files() -> Vec<Case> {
         refused("import os\nos.chdir('/tmp')\nopen('../etc/passwd')").denied(&[("/etc/passwd", OUTSIDE)]),
         refused("import os\nfd = os.open('/workspace', os.O_RDONLY)\nos.open('../secret.txt', os.O_RDONLY, dir_fd=fd)")
             .denied(&[("…/../secret.txt", ESCAPES)]),
-        refused("open('/workspace/planted/secret.txt')").denied(&[("/workspace/planted/secret.txt", ESCAPES)]),
-        refused("import os\nos.symlink('/etc/passwd', '/workspace/link')").denied(&[("/workspace/link", "link")]),
         refused("import os\nos.link('/workspace/in.txt', '/workspace/link')")
             .denied(&[("/workspace/in.txt", "link"), ("/workspace/link", "link")]),
-        refused("import os\nos.rename('/workspace/in.txt', '/workspace/../out.txt')")
-            .denied(&[("/workspace/in.txt", ESCAPES), ("/workspace/../out.txt", ESCAPES)]),
         refused("import os\nos.rename('/workspace/../secret.txt', '/workspace/in.txt')")
             .denied(&[("/workspace/../secret.txt", ESCAPES), ("/workspace/in.txt", ESCAPES)]),
         refused("import os\nos.rename('/workspace/in.txt', '/srv/out.txt')").denied(&[("/srv/out.txt", OUTSIDE)]),
@@ -38,8 +28,6 @@ fn files() -> Vec<Case> {
             "import os\nos.rename('/workspace/in.txt', '/tmp/out.txt')",
             Refused(PYTHON, "OSError: Cross-device link"),
         ),
-        case("import os\nlist(os.walk('/'))", Returns(json!([]))).denied(&[("/.", OUTSIDE)]),
-        case("import shutil\nshutil.rmtree('/', ignore_errors=True)", Returns(Value::Null)).denied(&[("/.", OUTSIDE)]),
         // Whatever is open in the component.
         case(
             "import os\nfound = []\nfor fd in range(50):\n    try: found.append(os.open('../secret.txt', os.O_RDONLY, \
@@ -69,19 +57,13 @@ fn network_and_processes() -> Vec<Case> {
             Refused(PYTHON, "run_python has no sockets"),
         ),
         case(
-            "import http.client\nhttp.client.HTTPConnection('127.0.0.1').request('GET', '/')",
-            Refused(PYTHON, "run_python has no sockets"),
-        ),
-        case(
             "import _imp, importlib.machinery\nspec = importlib.machinery.BuiltinImporter.find_spec('_thread')\n\
              made = _imp.create_builtin(spec)\n_imp.exec_builtin(made)\nmade.start_new_thread(print, ())",
             Refused(PYTHON, "RuntimeError: can't start new thread"),
         ),
         case("import posix\nposix.fork()", Refused(PYTHON, "AttributeError")),
-        case("import os\nos.kill(1, 9)", Refused(PYTHON, "AttributeError")),
         case("import os\nos.execv('/bin/sh', ['sh'])", Refused(PYTHON, "run_python starts no processes")),
         case("import os\nos._exit(0)", Failure("the tool exited with code 0")),
-        case("import os\nos.abort()", Failure("the tool trapped")),
         // A lock that is held cannot become free without another thread.
         case("import queue\nqueue.Queue().get()", Failure("the tool trapped")),
         case(
@@ -94,56 +76,25 @@ fn network_and_processes() -> Vec<Case> {
 
 fn endless() -> Vec<Case> {
     vec![
-        case(
-            "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-            Limit("time"),
-        ),
-        case("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", Limit("time")),
-        case("import time\ntime.sleep(1e9)", Limit("time")),
         case("class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E", Limit("time")),
         case("import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f() + 1\nf()", Limit("stack")),
-        case("import json\njson.loads('[' * 100000)", Limit("stack")),
         case("x = []\nfor _ in range(10**5): x = [x]\ndel x", Limit("stack")),
         case("eval('(' * 10**5 + ')' * 10**5)", Refused(PYTHON, "MemoryError: Parser stack overflowed")),
         case("s = 'exec(s)'\nexec(s)", Refused(PYTHON, "RecursionError")),
-        case(
-            "import xml.etree.ElementTree as E\nb = '<!DOCTYPE l [<!ENTITY a \"' + 'x' * 1000 + '\"><!ENTITY b \"' + \
-             '&a;' * 1000 + '\"><!ENTITY c \"' + '&b;' * 1000 + '\">]><l>&c;</l>'\nE.fromstring(b)",
-            Refused(PYTHON, "limit on input amplification factor"),
-        ),
     ]
 }
 
 fn floods() -> Vec<Case> {
     vec![
-        case("import os\nwhile True: os.write(1, b'x' * 100000)", Limit("output")),
-        case("import sys\nwhile True: print('x' * 1000, file=sys.stderr)", Limit("output")),
-        case("['x' * 1000] * 20000", Refused("result_too_long", "below /artifacts")),
         case("raise ValueError('x' * 10**6)", Refused(PYTHON, "characters ...]")),
-        case(
-            "bytearray(10**9)",
-            Refused(PYTHON, "MemoryError: the program needs more memory than this run has"),
-        ),
         case(
             "'x' * (40 << 20)",
             Refused(PYTHON, "MemoryError: the program needs more memory than this run has"),
         ),
-        case("x = []\nwhile True: x.append(open('/workspace/in.txt'))", Limit("handles")),
-        case(
-            "n = 0\nwhile True:\n    open(f'/workspace/new-{n}', 'w').close()\n    n += 1",
-            Limit("created"),
-        ),
-        case("f = open('/workspace/big', 'wb')\nwhile True: f.write(bytes(1 << 20))", Limit("written_bytes")),
-        case("open('/workspace/sparse', 'wb').truncate(1 << 40)", Limit("written_bytes")),
-        case("import os\nwhile True: os.urandom(1 << 20)", Limit("random_bytes")),
-        case(
-            "import wit_world.imports.calls as calls\nwhile True: calls.start('none', '{}')",
-            Failure("`start`: 20000 calls were started and not waited for"),
-        ),
     ]
 }
 
-fn results() -> Vec<Case> {
+pub(super) fn results() -> Vec<Case> {
     let no_json = |code, words| case(code, Tells(words));
     vec![
         no_json("{'\\ud800': 1}", "has a key that has a lone surrogate"),
