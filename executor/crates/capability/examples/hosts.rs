@@ -27,9 +27,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(grant.network().value);
     // One spelling is compared: in lower case, without the dot at the end.
     assert_eq!(grant.reach().check(&Host::parse("API.example.com.")?), Ok(()));
-    assert_eq!(grant.reach().check(&Host::parse("admin.example.com")?), Err(ReachError::Blocked));
-    assert_eq!(grant.reach().check(&Host::parse("example.org")?), Err(ReachError::NotAllowed));
-    assert_eq!(grant.reach().check(&Host::parse("192.0.2.1")?), Err(ReachError::AddressNotAllowed));
+    assert_eq!(
+        grant.reach().check(&Host::parse("admin.example.com")?),
+        Err(ReachError::Blocked(Layer::Verdict))
+    );
+    assert_eq!(
+        grant.reach().check(&Host::parse("example.org")?),
+        Err(ReachError::NotAllowed(Layer::Executor))
+    );
+    assert_eq!(
+        grant.reach().check(&Host::parse("192.0.2.1")?),
+        Err(ReachError::AddressNotAllowed(Layer::Executor))
+    );
 
     let without = Grant::meet(&authority, [(Layer::Condition, parse_condition("no_network")?)], &ceilings)?;
     assert_eq!((without.network().value, without.network().layer), (false, Layer::Condition));

@@ -2,7 +2,7 @@
 
 use super::authority::{Authority, EngineId};
 use super::limits::{Claims, Limits};
-use super::reach::{HostClaims, Reach};
+use super::reach::{HostClaims, HostPattern, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::ToolName;
@@ -10,8 +10,9 @@ use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, LimitM
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::CallTargets;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub struct Ceilings {
     pub network: bool,
     /// The hosts that a run with a network may reach. Without a list of allowed hosts, it may reach none.
     pub hosts: HostClaims,
+    /// The hosts that the runs of these tools may reach, instead of the allowed ones of `hosts`.
+    pub tool_hosts: BTreeMap<ToolName, Vec<HostPattern>>,
     /// The network budgets of one run.
     pub network_budgets: NetworkBudgets,
     /// The parts of the filesystem that may be granted.
@@ -50,12 +53,21 @@ impl Ceilings {
             limits: LimitMap::defaults(),
             network: false,
             hosts: HostClaims::default(),
+            tool_hosts: BTreeMap::new(),
             network_budgets: NetworkBudgets::ZERO,
             areas: Vec::new(),
             access: Access::ReadOnly,
             effects: FileEffects::Direct,
             hard_links: false,
         }
+    }
+
+    /// The ceilings of the runs of one tool, whose `hosts` are those of the tool if it has its own.
+    #[must_use]
+    pub fn for_tool(&self, tool: &ToolName) -> Cow<'_, Self> {
+        let Some(hosts) = self.tool_hosts.get(tool) else { return Cow::Borrowed(self) };
+        let hosts = HostClaims { allowed: Some(hosts.clone()), ..self.hosts.clone() };
+        Cow::Owned(Self { hosts, ..self.clone() })
     }
 }
 

@@ -14,6 +14,10 @@ use std::net::IpAddr;
 const MAX_NAME_BYTES: usize = 253;
 /// Maximum length of a label of a name in bytes.
 const MAX_LABEL_BYTES: usize = 63;
+/// The beginning of a pattern of one host over TLS.
+const HTTPS: &str = "https://";
+/// The port of such a pattern that names none.
+const HTTPS_PORT: u16 = 443;
 
 /// A host name in its canonical spelling: lower case, punycode, no trailing dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,15 +39,17 @@ pub enum HostPattern {
     EveryName,
     /// `*.x`: every name below `x`, but not `x` itself.
     Below(Domain),
-    /// One host.
+    /// One host, at every port and over every protocol.
     Exactly(Host),
+    /// `https://x` or `https://x:port`: requests over HTTPS to one port of one host, and nothing else there.
+    Https(Host, u16),
 }
 
 /// The reason why a text is not a valid host or pattern of hosts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is neither a host name (such as `api.example.com`), `*.` and a name, `*`, nor an IP address in its \
-     usual notation (such as `192.0.2.1`)"
+    "`{text}` is neither a host name (such as `api.example.com`), `*.` and a name, `*`, `https://` and a host without a \
+     path, nor an IP address in its usual notation (such as `192.0.2.1`)"
 )]
 pub struct HostError {
     text: String,
@@ -120,6 +126,9 @@ impl HostPattern {
         if text == "*" {
             return Ok(Self::EveryName);
         }
+        if let Some(authority) = text.strip_prefix(HTTPS) {
+            return Self::parse_https(authority).ok_or_else(|| HostError { text: excerpt(text) });
+        }
         let host = match text.parse::<std::net::Ipv6Addr>() {
             Ok(_) => Host::parse(&format!("[{text}]"))?,
             Err(_) => match text.strip_prefix("*.") {
@@ -133,7 +142,19 @@ impl HostPattern {
         Ok(Self::Exactly(host))
     }
 
-    /// `true` if the pattern matches this host.
+    /// Parses what follows [`HTTPS`]: a host, and a port in its shortest form.
+    fn parse_https(authority: &str) -> Option<Self> {
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => {
+                let number = port.parse::<u16>().ok().filter(|number| number.to_string() == port);
+                (host, number.filter(|number| *number != 0)?)
+            }
+            Some(_) | None => (authority, HTTPS_PORT),
+        };
+        Some(Self::Https(Host::parse(host).ok()?, port))
+    }
+
+    /// `true` if the pattern matches this host at every port and over every protocol.
     #[must_use]
     pub fn matches(&self, host: &Host) -> bool {
         self.covers(&Self::Exactly(host.clone()))
@@ -146,13 +167,26 @@ impl HostPattern {
             name.0.strip_suffix(&parent.0).is_some_and(|rest| rest.ends_with('.'))
         };
         match (self, other) {
-            (Self::EveryName, Self::EveryName | Self::Below(_) | Self::Exactly(Host::Name(_))) => true,
+            (
+                Self::EveryName,
+                Self::EveryName
+                | Self::Below(_)
+                | Self::Exactly(Host::Name(_))
+                | Self::Https(Host::Name(_), _),
+            ) => true,
             (Self::Below(parent), Self::Below(other)) => parent == other || is_below(other, parent),
-            (Self::Below(parent), Self::Exactly(Host::Name(name))) => is_below(name, parent),
-            (Self::Exactly(host), Self::Exactly(other)) => host == other,
-            (Self::EveryName | Self::Below(_), Self::Exactly(Host::Address(_)))
+            (Self::Below(parent), Self::Exactly(Host::Name(name)) | Self::Https(Host::Name(name), _)) => {
+                is_below(name, parent)
+            }
+            (Self::Exactly(host), Self::Exactly(other) | Self::Https(other, _)) => host == other,
+            (Self::Https(..), Self::Https(..)) => self == other,
+            (
+                Self::EveryName | Self::Below(_),
+                Self::Exactly(Host::Address(_)) | Self::Https(Host::Address(_), _),
+            )
             | (Self::Below(_), Self::EveryName)
-            | (Self::Exactly(_), Self::EveryName | Self::Below(_)) => false,
+            | (Self::Exactly(_), Self::EveryName | Self::Below(_))
+            | (Self::Https(..), Self::EveryName | Self::Below(_) | Self::Exactly(_)) => false,
         }
     }
 }
@@ -163,6 +197,8 @@ impl fmt::Display for HostPattern {
             Self::EveryName => f.write_str("*"),
             Self::Below(parent) => write!(f, "*.{}", parent.as_str()),
             Self::Exactly(host) => write!(f, "{host}"),
+            Self::Https(host, HTTPS_PORT) => write!(f, "{HTTPS}{host}"),
+            Self::Https(host, port) => write!(f, "{HTTPS}{host}:{port}"),
         }
     }
 }
@@ -179,11 +215,11 @@ pub struct HostClaims {
 }
 
 impl HostClaims {
-    /// `true` if these limits alone allow a host.
+    /// `true` if these limits alone allow everything that a pattern of one host matches.
     #[must_use]
-    pub fn allows(&self, host: &Host) -> bool {
-        let matches = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.matches(host));
-        !matches(&self.blocked) && self.allowed.as_deref().is_none_or(matches)
+    pub fn allows(&self, wanted: &HostPattern) -> bool {
+        let covers = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.covers(wanted));
+        !covers(&self.blocked) && self.allowed.as_deref().is_none_or(covers)
     }
 }
 
@@ -192,19 +228,32 @@ impl HostClaims {
 pub struct Reach {
     /// An antichain: no pattern in it covers another. `None` if no layer has set a list.
     pub(super) allowed: Option<BTreeMap<HostPattern, Layer>>,
+    /// Every layer's own list, to find the layer that does not allow a host.
+    lists: BTreeSet<(Layer, BTreeSet<HostPattern>)>,
     pub(super) blocked: BTreeSet<(HostPattern, Layer)>,
     pub(super) requests_per_minute: Option<Bound<u32>>,
 }
 
-/// The reason why a host may not be reached.
+/// The reason why a host may not be reached, with the layer whose list refuses it; of several, the first in the order of
+/// [`Layer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachError {
-    /// No allowed pattern matches the host.
-    NotAllowed,
-    /// The host is an IP address that no allowed pattern lists.
-    AddressNotAllowed,
-    /// A blocked pattern matches the host.
-    Blocked,
+    /// No allowed pattern of the layer matches the host.
+    NotAllowed(Layer),
+    /// The host is an IP address that no allowed pattern of the layer lists.
+    AddressNotAllowed(Layer),
+    /// A blocked pattern of the layer matches the host.
+    Blocked(Layer),
+}
+
+impl ReachError {
+    /// The layer whose list refuses the host.
+    #[must_use]
+    pub fn layer(self) -> Layer {
+        match self {
+            Self::NotAllowed(layer) | Self::AddressNotAllowed(layer) | Self::Blocked(layer) => layer,
+        }
+    }
 }
 
 impl Reach {
@@ -216,7 +265,9 @@ impl Reach {
                 |one: &HostPattern| patterns.iter().any(|other| other != one && other.covers(one));
             patterns.iter().filter(|one| !is_covered(one)).map(|one| (one.clone(), layer)).collect()
         };
+        let list = allowed.iter().map(|patterns| (layer, patterns.iter().cloned().collect()));
         Self {
+            lists: list.collect(),
             allowed: allowed.map(remove_covered),
             blocked: blocked.into_iter().map(|pattern| (pattern, layer)).collect(),
             requests_per_minute: requests_per_minute.map(|value| Bound { value, layer }),
@@ -244,7 +295,10 @@ impl Reach {
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;
         blocked.extend(other.blocked);
+        let mut lists = self.lists;
+        lists.extend(other.lists);
         Self {
+            lists,
             allowed: match (self.allowed, other.allowed) {
                 (Some(a), Some(b)) => Some(intersect(&a, &b)),
                 (only, None) | (None, only) => only,
@@ -263,20 +317,40 @@ impl Reach {
         self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(is_blocked))
     }
 
-    /// Checks that the allowed and blocked patterns permit `host`. Resolved addresses are checked elsewhere.
+    /// Checks that the allowed and blocked patterns permit `host` at every port and over every protocol. Resolved
+    /// addresses are checked elsewhere.
     ///
     /// # Errors
     /// [`ReachError`] with the reason. While no layer has set a list of allowed hosts, every host is refused.
     pub fn check(&self, host: &Host) -> Result<(), ReachError> {
-        if self.blocked.iter().any(|(pattern, _)| pattern.matches(host)) {
-            return Err(ReachError::Blocked);
+        self.check_pattern(&HostPattern::Exactly(host.clone()), host)
+    }
+
+    /// As [`Self::check`], for requests over HTTPS to one port.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_https(&self, host: &Host, port: u16) -> Result<(), ReachError> {
+        self.check_pattern(&HostPattern::Https(host.clone(), port), host)
+    }
+
+    /// Checks a pattern of one host.
+    fn check_pattern(&self, wanted: &HostPattern, host: &Host) -> Result<(), ReachError> {
+        if let Some((_, layer)) = self.blocked.iter().find(|(pattern, _)| pattern.covers(wanted)) {
+            return Err(ReachError::Blocked(*layer));
         }
         let mut allowed = self.allowed.iter().flat_map(BTreeMap::keys);
-        match (allowed.any(|pattern| pattern.matches(host)), host) {
-            (true, _) => Ok(()),
-            (false, Host::Name(_)) => Err(ReachError::NotAllowed),
-            (false, Host::Address(_)) => Err(ReachError::AddressNotAllowed),
+        if allowed.any(|pattern| pattern.covers(wanted)) {
+            return Ok(());
         }
+        // Patterns of one host are nested, so a host outside the meet of the lists is outside one of them.
+        let mut lists = self.lists.iter();
+        let refusing = lists.find(|(_, patterns)| !patterns.iter().any(|pattern| pattern.covers(wanted)));
+        let layer = refusing.map_or(Layer::Executor, |(layer, _)| *layer);
+        Err(match host {
+            Host::Name(_) => ReachError::NotAllowed(layer),
+            Host::Address(_) => ReachError::AddressNotAllowed(layer),
+        })
     }
 
     /// The allowed patterns, sorted.
@@ -342,7 +416,7 @@ mod tests {
                 requests_per_minute: None,
             }
         };
-        let one = host("a.example");
+        let one = HostPattern::Exactly(host("a.example"));
         assert!(claims(None, &[]).allows(&one) && claims(Some(&["*.example"]), &["b.example"]).allows(&one));
         for refused in [claims(Some(&[]), &[]), claims(None, &["*"]), claims(Some(&["b.example"]), &[])] {
             assert!(!refused.allows(&one), "{refused:?}");
@@ -368,11 +442,17 @@ mod tests {
         };
         let wide = ceilings(true, &["*"], &[]);
         assert_eq!(check(&wide, &[]), Ok(()));
-        assert_eq!(check(&wide, &["a.example"]), Err(ReachError::Blocked));
-        assert_eq!(check(&ceilings(true, &["*.example"], &["a.example"]), &[]), Err(ReachError::Blocked));
-        assert_eq!(check(&ceilings(true, &["b.example"], &[]), &[]), Err(ReachError::NotAllowed));
-        assert_eq!(check(&ceilings(false, &["*"], &[]), &[]), Err(ReachError::NotAllowed));
-        assert_eq!(check(&Ceilings::closed(), &[]), Err(ReachError::NotAllowed));
+        assert_eq!(check(&wide, &["a.example"]), Err(ReachError::Blocked(Layer::Executor)));
+        assert_eq!(
+            check(&ceilings(true, &["*.example"], &["a.example"]), &[]),
+            Err(ReachError::Blocked(Layer::Executor))
+        );
+        assert_eq!(
+            check(&ceilings(true, &["b.example"], &[]), &[]),
+            Err(ReachError::NotAllowed(Layer::Executor))
+        );
+        assert_eq!(check(&ceilings(false, &["*"], &[]), &[]), Err(ReachError::NotAllowed(Layer::Executor)));
+        assert_eq!(check(&Ceilings::closed(), &[]), Err(ReachError::NotAllowed(Layer::Executor)));
     }
 
     #[test]
@@ -458,9 +538,83 @@ mod tests {
         ] {
             assert_eq!(pattern(text).matches(&host(host_text)), matches, "{text} {host_text}");
         }
-        for text in ["**", "*.*.com", "*com", "a.*", "*.127.0.0.1", "*.", "https://a.com", "10.0.0.0/8"] {
+        for text in ["**", "*.*.com", "*com", "a.*", "*.127.0.0.1", "*.", "http://a.com", "10.0.0.0/8"] {
             assert!(HostPattern::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_pattern_with_https_is_one_port_of_one_host() {
+        for (text, spelling) in [
+            ("https://API.Example.com", "https://api.example.com"),
+            ("https://example.com:443", "https://example.com"),
+            ("https://example.com.:8443", "https://example.com:8443"),
+            ("https://93.184.216.34:1", "https://93.184.216.34:1"),
+            ("https://[2606:2800::1]", "https://[2606:2800::1]"),
+            ("https://[2606:2800::1]:8443", "https://[2606:2800::1]:8443"),
+        ] {
+            assert_eq!(pattern(text).to_string(), spelling, "{text}");
+            assert_eq!(pattern(spelling), pattern(text));
+        }
+        for text in [
+            "https://",
+            "https://*.example.com",
+            "https://*",
+            "https://example.com/",
+            "https://example.com/v1",
+            "https://example.com?x",
+            "https://example.com:",
+            "https://example.com:0",
+            "https://example.com:080",
+            "https://example.com:+80",
+            "https://example.com:65536",
+            "https://a@example.com",
+            "https://127.1",
+            "https://https://example.com",
+            "HTTPS://example.com",
+        ] {
+            assert!(HostPattern::parse(text).is_err(), "{text}: {:?}", HostPattern::parse(text));
+        }
+        let one = pattern("https://api.example.com");
+        for wider in ["*", "*.example.com", "api.example.com"] {
+            assert!(pattern(wider).covers(&one) && !one.covers(&pattern(wider)), "{wider}");
+        }
+        for other in ["https://api.example.com:8443", "https://example.com", "example.com", "10.0.0.1"] {
+            assert!(!pattern(other).covers(&one) && !one.covers(&pattern(other)), "{other}");
+        }
+        assert!(!one.matches(&host("api.example.com")), "other ports and protocols are left out");
+        assert!(!pattern("*").covers(&pattern("https://10.0.0.1")));
+    }
+
+    #[test]
+    fn a_refusal_names_the_layer_whose_list_refuses() {
+        let list = |layer, allowed: Option<&[&str]>, blocked: &[&str]| {
+            let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
+            let claims = HostClaims {
+                allowed: allowed.map(patterns),
+                blocked: patterns(blocked),
+                requests_per_minute: None,
+            };
+            Reach::from_claims(layer, claims)
+        };
+        let policy = list(Layer::StandingPolicy, Some(&["*.a.com", "c.com"]), &["evil.a.com"]);
+        let executor = list(Layer::Executor, Some(&["https://x.a.com", "c.com", "10.0.0.1"]), &["10.0.0.2"]);
+        let reach = policy.meet(executor);
+        let by_policy = Layer::StandingPolicy;
+        let by_executor = Layer::Executor;
+        assert_eq!(reach.check_https(&host("x.a.com"), 443), Ok(()));
+        for (text, port, error) in [
+            ("x.a.com", 8443, ReachError::NotAllowed(by_executor)),
+            ("y.a.com", 443, ReachError::NotAllowed(by_executor)),
+            ("evil.a.com", 443, ReachError::Blocked(by_policy)),
+            ("other.com", 443, ReachError::NotAllowed(by_policy)),
+            ("10.0.0.1", 443, ReachError::AddressNotAllowed(by_policy)),
+            ("10.0.0.2", 443, ReachError::Blocked(by_executor)),
+        ] {
+            assert_eq!(reach.check_https(&host(text), port), Err(error), "{text}:{port}");
+        }
+        assert_eq!(reach.check(&host("x.a.com")), Err(ReachError::NotAllowed(by_executor)), "plain http");
+        assert_eq!(reach.check(&host("c.com")), Ok(()));
     }
 
     #[test]
@@ -477,10 +631,13 @@ mod tests {
         let reach = reach_of(&["*.example.com", "10.0.0.1"], &["secret.example.com"]);
         assert_eq!(reach.check(&host("a.example.com")), Ok(()));
         assert_eq!(reach.check(&host("10.0.0.1")), Ok(()));
-        assert_eq!(reach.check(&host("secret.example.com")), Err(ReachError::Blocked));
-        assert_eq!(reach.check(&host("example.org")), Err(ReachError::NotAllowed));
-        assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::AddressNotAllowed));
-        assert_eq!(Reach::default().check(&host("a.example.com")), Err(ReachError::NotAllowed));
+        assert_eq!(reach.check(&host("secret.example.com")), Err(ReachError::Blocked(Layer::Executor)));
+        assert_eq!(reach.check(&host("example.org")), Err(ReachError::NotAllowed(Layer::Executor)));
+        assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::AddressNotAllowed(Layer::Executor)));
+        assert_eq!(
+            Reach::default().check(&host("a.example.com")),
+            Err(ReachError::NotAllowed(Layer::Executor))
+        );
         assert!(
             reach_of(&[], &[]).is_allowed_list_blocked()
                 && reach_of(&["a.com"], &["*"]).is_allowed_list_blocked()
@@ -488,7 +645,8 @@ mod tests {
         assert!(!reach_of(&["a.com", "b.com"], &["a.com"]).is_allowed_list_blocked());
     }
 
-    const NAMES: [&str; 6] = ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1"];
+    const NAMES: [&str; 8] =
+        ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1", "https://a.com", "https://10.0.0.1:8443"];
     const HOSTS: [&str; 6] = ["com", "a.com", "b.a.com", "c.b.a.com", "10.0.0.1", "evil.org"];
 
     fn reach() -> impl Strategy<Value = Reach> {
@@ -518,13 +676,20 @@ mod tests {
         #[test]
         fn the_meet_allows_exactly_what_both_allow(a in reach(), b in reach()) {
             let met = a.clone().meet(b.clone());
-            let allows = |reach: &Reach, text| match &reach.allowed {
-                // A layer without a list leaves the decision to the others.
-                None => !matches!(reach.check(&host(text)), Err(ReachError::Blocked)),
-                Some(_) => reach.check(&host(text)).is_ok(),
+            let allows = |reach: &Reach, text, port: Option<u16>| {
+                let one = host(text);
+                let checked = port.map_or_else(|| reach.check(&one), |port| reach.check_https(&one, port));
+                match &reach.allowed {
+                    // A layer without a list leaves the decision to the others.
+                    None => !matches!(checked, Err(ReachError::Blocked(_))),
+                    Some(_) => checked.is_ok(),
+                }
             };
             for text in HOSTS {
-                prop_assert_eq!(allows(&met, text), allows(&a, text) && allows(&b, text), "{}", text);
+                for port in [None, Some(443), Some(8443)] {
+                    let both = allows(&a, text, port) && allows(&b, text, port);
+                    prop_assert_eq!(allows(&met, text, port), both, "{} {:?}", text, port);
+                }
             }
         }
 

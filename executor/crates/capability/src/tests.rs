@@ -548,6 +548,22 @@ fn a_run_that_may_only_read_has_no_effects() {
 }
 
 #[test]
+fn a_tool_with_hosts_of_its_own_reaches_those_and_no_others() {
+    let own =
+        |text: &str| (ToolName::parse(text).unwrap(), hosts(Some(&["https://a.net"]), &[]).allowed.unwrap());
+    let ceilings = Ceilings { tool_hosts: [own("weather")].into(), ..ceilings() };
+    let patterns = |tool: &str| {
+        let own_ceilings = ceilings.for_tool(&ToolName::parse(tool).unwrap());
+        let grant = Grant::meet(&Authority::for_tests(), [], &own_ceilings).unwrap();
+        let allowed = grant.reach().allowed_patterns().map(|(pattern, _)| pattern.to_string());
+        let blocked = grant.reach().blocked_patterns().count();
+        (allowed.collect::<Vec<_>>(), blocked)
+    };
+    assert_eq!(patterns("weather"), (vec!["https://a.net".to_owned()], 1));
+    assert_eq!(patterns("other"), (vec!["*.com".to_owned(), "a.org".to_owned()], 1));
+}
+
+#[test]
 fn a_permit_without_access_has_no_file_and_no_network() {
     let ceilings = ceilings();
     assert!(ceilings.network && !ceilings.areas.is_empty());

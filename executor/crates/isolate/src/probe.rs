@@ -4,11 +4,11 @@
 use super::error::ChildError;
 use super::supervisor::Supervisor;
 use super::{Isolation, Module, PreforkConfig, ProcessLifetime, ReuseLimits, RunAs};
-use a2g_capability::{Ceilings, HostClaims, Permit};
+use a2g_capability::{Ceilings, Permit};
 use a2g_sandbox::{Code, CodeFeatures};
 use a2g_types::clock::Clock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, FileEffects, Limit, LimitMap, NetworkBudgets};
+use a2g_types::limit::{Limit, LimitMap};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::io::Result;
@@ -94,14 +94,5 @@ fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
         .with_amount(Limit::Calls, 0)
         .with_amount(Limit::ParallelCalls, 0)
         .with_amount(Limit::CallDepth, 0);
-    Ok(Ceilings {
-        limits,
-        network: false,
-        hosts: HostClaims::default(),
-        network_budgets: NetworkBudgets::ZERO,
-        areas: Vec::new(),
-        access: Access::ReadOnly,
-        effects: FileEffects::Direct,
-        hard_links: false,
-    })
+    Ok(Ceilings { limits, ..Ceilings::closed() })
 }
