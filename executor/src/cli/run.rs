@@ -238,7 +238,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
             Some(result) => print(serde_json::to_string_pretty(result).unwrap_or_default()),
             None => note(format_args!("error: {}", error_message(&receipt.outcome))),
         }
-        for Denial { what, reason, count } in &usage.denied {
+        for Denial { what, reason, set_by: _, count } in &usage.denied {
             let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
             note(format_args!("denied {} ({}, {times})", one_line(what), reason.as_str()));
         }

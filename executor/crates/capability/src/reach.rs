@@ -160,7 +160,12 @@ impl HostPattern {
         self.covers(&Self::Exactly(host.clone()))
     }
 
-    /// `true` if the pattern matches every host that `other` matches.
+    /// `true` if there is something that both patterns match.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
+    /// `true` if the pattern matches everything that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let is_below = |name: &Domain, parent: &Domain| {
@@ -215,11 +220,12 @@ pub struct HostClaims {
 }
 
 impl HostClaims {
-    /// `true` if these limits alone allow everything that a pattern of one host matches.
+    /// `true` if these limits alone allow everything that `wanted` matches.
     #[must_use]
     pub fn allows(&self, wanted: &HostPattern) -> bool {
+        let is_blocked = self.blocked.iter().any(|pattern| pattern.overlaps(wanted));
         let covers = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.covers(wanted));
-        !covers(&self.blocked) && self.allowed.as_deref().is_none_or(covers)
+        !is_blocked && self.allowed.as_deref().is_none_or(covers)
     }
 }
 
@@ -321,35 +327,35 @@ impl Reach {
     /// addresses are checked elsewhere.
     ///
     /// # Errors
-    /// [`ReachError`] with the reason. While no layer has set a list of allowed hosts, every host is refused.
+    /// As [`Self::check_pattern`].
     pub fn check(&self, host: &Host) -> Result<(), ReachError> {
-        self.check_pattern(&HostPattern::Exactly(host.clone()), host)
+        self.check_pattern(&HostPattern::Exactly(host.clone()))
     }
 
-    /// As [`Self::check`], for requests over HTTPS to one port.
+    /// Checks that the allowed and blocked patterns permit everything that `wanted` matches.
     ///
     /// # Errors
-    /// As [`Self::check`].
-    pub fn check_https(&self, host: &Host, port: u16) -> Result<(), ReachError> {
-        self.check_pattern(&HostPattern::Https(host.clone(), port), host)
-    }
-
-    /// Checks a pattern of one host.
-    fn check_pattern(&self, wanted: &HostPattern, host: &Host) -> Result<(), ReachError> {
-        if let Some((_, layer)) = self.blocked.iter().find(|(pattern, _)| pattern.covers(wanted)) {
+    /// [`ReachError`] with the reason. While no layer has set a list of allowed hosts, every host is refused.
+    pub fn check_pattern(&self, wanted: &HostPattern) -> Result<(), ReachError> {
+        if let Some((_, layer)) = self.blocked.iter().find(|(pattern, _)| pattern.overlaps(wanted)) {
             return Err(ReachError::Blocked(*layer));
         }
         let mut allowed = self.allowed.iter().flat_map(BTreeMap::keys);
         if allowed.any(|pattern| pattern.covers(wanted)) {
             return Ok(());
         }
-        // Patterns of one host are nested, so a host outside the meet of the lists is outside one of them.
+        // The patterns that match one host are nested, so what is outside the meet of the lists is outside one of them.
         let mut lists = self.lists.iter();
         let refusing = lists.find(|(_, patterns)| !patterns.iter().any(|pattern| pattern.covers(wanted)));
         let layer = refusing.map_or(Layer::Executor, |(layer, _)| *layer);
-        Err(match host {
-            Host::Name(_) => ReachError::NotAllowed(layer),
-            Host::Address(_) => ReachError::AddressNotAllowed(layer),
+        Err(match wanted {
+            HostPattern::Exactly(Host::Address(_)) | HostPattern::Https(Host::Address(_), _) => {
+                ReachError::AddressNotAllowed(layer)
+            }
+            HostPattern::EveryName
+            | HostPattern::Below(_)
+            | HostPattern::Exactly(Host::Name(_))
+            | HostPattern::Https(Host::Name(_), _) => ReachError::NotAllowed(layer),
         })
     }
 
@@ -602,7 +608,7 @@ mod tests {
         let reach = policy.meet(executor);
         let by_policy = Layer::StandingPolicy;
         let by_executor = Layer::Executor;
-        assert_eq!(reach.check_https(&host("x.a.com"), 443), Ok(()));
+        assert_eq!(reach.check_pattern(&pattern("https://x.a.com")), Ok(()));
         for (text, port, error) in [
             ("x.a.com", 8443, ReachError::NotAllowed(by_executor)),
             ("y.a.com", 443, ReachError::NotAllowed(by_executor)),
@@ -611,10 +617,19 @@ mod tests {
             ("10.0.0.1", 443, ReachError::AddressNotAllowed(by_policy)),
             ("10.0.0.2", 443, ReachError::Blocked(by_executor)),
         ] {
-            assert_eq!(reach.check_https(&host(text), port), Err(error), "{text}:{port}");
+            assert_eq!(
+                reach.check_pattern(&HostPattern::Https(host(text), port)),
+                Err(error),
+                "{text}:{port}"
+            );
         }
         assert_eq!(reach.check(&host("x.a.com")), Err(ReachError::NotAllowed(by_executor)), "plain http");
         assert_eq!(reach.check(&host("c.com")), Ok(()));
+        let half = list(Layer::Executor, Some(&["*"]), &["https://a.com"]);
+        let is_blocked = Err(ReachError::Blocked(Layer::Executor));
+        assert_eq!(half.check(&host("a.com")), is_blocked, "a part of it is blocked");
+        assert_eq!(half.check_pattern(&pattern("https://a.com")), is_blocked);
+        assert_eq!(half.check_pattern(&pattern("https://a.com:8443")), Ok(()));
     }
 
     #[test]
@@ -678,7 +693,7 @@ mod tests {
             let met = a.clone().meet(b.clone());
             let allows = |reach: &Reach, text, port: Option<u16>| {
                 let one = host(text);
-                let checked = port.map_or_else(|| reach.check(&one), |port| reach.check_https(&one, port));
+                let checked = port.map_or_else(|| reach.check(&one), |port| reach.check_pattern(&HostPattern::Https(one.clone(), port)));
                 match &reach.allowed {
                     // A layer without a list leaves the decision to the others.
                     None => !matches!(checked, Err(ReachError::Blocked(_))),

@@ -269,7 +269,12 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         spent: None,
         network: bound(true),
         network_used: Some(network()),
-        denied: vec![Denial { what: String::new(), reason: DenialReason::OutsideScope, count: 1 }],
+        denied: vec![Denial {
+            what: String::new(),
+            reason: DenialReason::OutsideScope,
+            set_by: None,
+            count: 1,
+        }],
         denied_truncated: false,
     };
     let output = RunOutput {

@@ -539,7 +539,7 @@ impl<L> Admitted<L> {
 
 impl Admitted {
     /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's own
-    /// limit. `tool` is the tool that will run. A call can be granted only once.
+    /// limit. `tool` is the tool that will run, and may have hosts of its own in `ceilings`. A call can be granted only once.
     ///
     /// # Errors
     /// [`Fault::Refused`]: as [`check_caller_tools`], `verdict_mismatch` if the proof or the approval is for another
@@ -554,6 +554,7 @@ impl Admitted {
     ) -> Result<(Admitted<Granted>, Grant), Fault> {
         check_caller_tools(&self.call)?;
         self.check_module(tool)?;
+        let own_ceilings = ceilings.for_tool(&tool.name);
         let tool = &tool.capabilities;
         let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
@@ -569,7 +570,7 @@ impl Admitted {
             .into_iter()
             .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
             .chain([caller]);
-        match Grant::meet(authority, layers, ceilings) {
+        match Grant::meet(authority, layers, &own_ceilings) {
             Ok(grant) => Ok((admitted, grant)),
             Err(error) => Err(admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())),
         }

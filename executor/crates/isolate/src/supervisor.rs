@@ -396,7 +396,8 @@ impl Supervisor {
                     let EndReport { end, output_bytes, truncated, spent, denied, denied_truncated } =
                         *end_report;
                     let denials = denied.into_iter().take(Usage::MAX_DENIALS);
-                    denials.for_each(|Denial { what, reason, count }| {
+                    // No layer is taken from a child: it knows the list of none.
+                    denials.for_each(|Denial { what, reason, set_by: _, count }| {
                         execution.record_event(Event::Denied(what, reason, count));
                     });
                     report = Some((output_bytes, truncated, spent, denied_truncated));

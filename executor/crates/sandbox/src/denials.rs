@@ -67,7 +67,7 @@ impl Denials {
             return;
         }
         let index = known.unwrap_or_else(|| {
-            list.denied.push(Denial { what: subject.clone(), reason, count: 0 });
+            list.denied.push(Denial { what: subject.clone(), reason, set_by: None, count: 0 });
             list.denied.len() - 1
         });
         let Some(denial) = list.denied.get_mut(index) else { return };

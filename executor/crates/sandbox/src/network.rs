@@ -9,6 +9,7 @@
 use super::sockets;
 use super::state::StoreState;
 use crate::egress::{Body, EgressError, MAX_HEAD_BYTES, NetworkBackend, NetworkError, Timeouts};
+use a2g_types::failure_message::no_network_reason;
 use a2g_types::limit::{Bound, Layer};
 use a2g_types::outcome::DenialReason;
 use http_body_util::BodyExt as _;
@@ -162,33 +163,10 @@ fn http_error(refusal: EgressError) -> HttpError {
 /// A guest called a network interface that its run does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NetworkDeniedError {
-    #[error("it called `{interface}`, and this run has no network: {}", denial_advice(*.layer))]
+    #[error("it called `{interface}`, and this run has no network: {}", no_network_reason(*.layer))]
     Off { interface: &'static str, layer: Layer },
     #[error("it called `{interface}`, which this executor does not offer: use `wasi:http` or TCP")]
     NotOffered { interface: &'static str },
-}
-
-/// The layer's reason, with the setting to change.
-fn denial_advice(layer: Layer) -> &'static str {
-    match layer {
-        Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
-        Layer::Operator => {
-            "the operator does not grant it: `a2g-executor run` grants one by a policy (`--policy`)"
-        }
-        Layer::Condition => {
-            "the verdict is under the condition `no_network`, as the built-in governor's is for plain http: use `https`"
-        }
-        Layer::StandingPolicy => {
-            "the standing policy of the agent allows no host that the other layers allow \
-             (`capabilities.network.allowed_domains`)"
-        }
-        Layer::Tool => "the tool does not ask for it: set `network = true` in its `tool.toml`",
-        Layer::Executor => {
-            "the executor's configuration does not allow it (`ceilings.network_allowed`, \
-             `network.allowed_domains`)"
-        }
-        Layer::Caller => "the caller did not ask for it",
-    }
 }
 
 /// The name of a network interface without its version; `None` when `import` is not a network interface or has an

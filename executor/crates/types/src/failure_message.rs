@@ -2,7 +2,7 @@
 //! door's error, so all doors report the same text.
 
 use crate::limit::{Access, FileEffects, Layer, Limit, LimitRow};
-use crate::outcome::{DenialReason, End, Outcome, Receipt, Usage};
+use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
 use serde_json::{Map, Value, json};
@@ -29,23 +29,15 @@ pub fn describe(outcome: &Outcome) -> Option<String> {
     match end {
         End::Returned(_) | End::Staged(_) => None,
         End::ToolError { code, message, detail: _ } => Some(format!(
-            "the tool failed with `{}`: {}{}{}{}{}{}",
+            "the tool failed with `{}`: {}{}{}",
             escape_guest_text(code),
             escape_guest_text(message),
-            read_only_notice(usage),
-            no_folder_notice(usage),
-            missing_folder_notice(usage),
-            staged_notice(usage),
-            if code == NETWORK_OFF { no_network_notice(usage) } else { "" }
+            denial_notices(usage),
+            if code == NETWORK_OFF { no_network_notice(usage) } else { String::new() }
         )),
-        End::Exited { code, stderr_tail } => Some(format!(
-            "{}{}{}{}{}",
-            exit_message(*code, stderr_tail),
-            read_only_notice(usage),
-            no_folder_notice(usage),
-            missing_folder_notice(usage),
-            staged_notice(usage)
-        )),
+        End::Exited { code, stderr_tail } => {
+            Some(format!("{}{}", exit_message(*code, stderr_tail), denial_notices(usage)))
+        }
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::ResultInvalid { pointer, message } => {
             let at = if pointer.is_empty() {
@@ -116,6 +108,18 @@ fn exit_message(code: i32, stderr_tail: &str) -> String {
     }
 }
 
+/// The parts of a message about what a run was denied.
+fn denial_notices(usage: &Usage) -> String {
+    let notices = [
+        read_only_notice(usage),
+        no_folder_notice(usage),
+        missing_folder_notice(usage),
+        staged_notice(usage),
+        host_notice(usage),
+    ];
+    notices.concat()
+}
+
 /// The part of a message about a path in a run without folders: the layer that left none of those that others granted.
 fn no_folder_notice(usage: &Usage) -> String {
     let is_outside = usage.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
@@ -143,13 +147,95 @@ fn missing_folder_notice(usage: &Usage) -> String {
     usage.missing_roots.iter().map(notice).collect()
 }
 
-/// The part of a message about a network that a condition turned off, which a tool cannot know.
-fn no_network_notice(usage: &Usage) -> &'static str {
-    if usage.network.value || usage.network.layer != Layer::Condition {
-        return "";
+/// The part of a message about a run without a network: the layer that turned it off, which a tool cannot know.
+fn no_network_notice(usage: &Usage) -> String {
+    match usage.network.value {
+        true => String::new(),
+        false => format!("; {}", no_network_reason(usage.network.layer)),
     }
-    "; the verdict turned the network off (`no_network`), as the built-in governor does for a URL without \
-     TLS: plain http is refused, so use `https`"
+}
+
+/// The reason why a run has no network, by the layer that denies it, with the key to change.
+#[must_use]
+pub fn no_network_reason(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
+        Layer::Operator => {
+            "the operator does not grant it: `a2g-executor run` grants one by a policy (`--policy`)"
+        }
+        Layer::Condition => {
+            "the verdict turned the network off (`no_network`), as the built-in governor does for a URL without TLS: \
+             plain http is refused, so use `https`"
+        }
+        Layer::StandingPolicy => {
+            "the standing policy of the agent allows no host that the other layers allow \
+             (`capabilities.network.allowed_domains`)"
+        }
+        Layer::Tool => "the tool does not ask for it: set `network = true` in its `tool.toml`",
+        Layer::Executor => {
+            "the executor's configuration does not allow it (`ceilings.network_allowed`), or allows the tool no host \
+             (`network.allowed_domains`, or `network.tools` if that has the tool)"
+        }
+        Layer::Caller => "the caller did not ask for it",
+    }
+}
+
+/// The part of a message about a host or an address that was refused: the list that refuses it. It names no other entry
+/// of the list: a tool does not learn which hosts it may reach.
+fn host_notice(usage: &Usage) -> String {
+    let denied = usage.denied.iter();
+    let notice = denied.filter_map(|denial| {
+        let reason = refused_host_reason(denial)?;
+        Some(format!("; access to `{}` was refused: {reason}", escape_guest_text(&denial.what)))
+    });
+    notice.take(1).collect()
+}
+
+/// The reason why a host or an address was refused, with the key of the list; `None` for another denial.
+#[must_use]
+pub fn refused_host_reason(denial: &Denial) -> Option<String> {
+    let is_blocked = match denial.reason {
+        DenialReason::DomainNotAllowed | DenialReason::IpLiteral | DenialReason::NotLookedUp => false,
+        DenialReason::DomainBlocked => true,
+        DenialReason::Address => {
+            return Some(
+                "its address is not public, and not in `network.allowed_addresses` of the executor's configuration"
+                    .to_owned(),
+            );
+        }
+        DenialReason::OutsideScope
+        | DenialReason::EscapesRoot
+        | DenialReason::ReadOnly
+        | DenialReason::HostPermissions
+        | DenialReason::Link
+        | DenialReason::HardLink
+        | DenialReason::NetworkOff
+        | DenialReason::NotOffered
+        | DenialReason::RequestAuthority
+        | DenialReason::Requests
+        | DenialReason::RequestRate
+        | DenialReason::Connections
+        | DenialReason::SentBytes
+        | DenialReason::ReceivedBytes
+        | DenialReason::Staged
+        | DenialReason::HeldRequests => return None,
+    };
+    let layer = denial.set_by?;
+    let key = match (layer, is_blocked) {
+        (Layer::Executor, true) => " (`network.blocked_domains`)",
+        (Layer::Executor, false) => " (`network.allowed_domains`, or `network.tools` if that has the tool)",
+        (Layer::StandingPolicy, true) => " (`capabilities.network.blocked_domains`)",
+        (Layer::StandingPolicy, false) => " (`capabilities.network.allowed_domains`)",
+        (Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller, _) => "",
+    };
+    let by = layer_name(layer);
+    Some(if is_blocked {
+        format!("{by} blocks it{key}")
+    } else if denial.what.starts_with("http://") {
+        format!("{by} does not allow it{key}, and an entry with `https://` allows no plain http")
+    } else {
+        format!("{by} does not allow it{key}")
+    })
 }
 
 /// The part of a message about a request or a connection that a run under `staged` may not make, or a request that cannot

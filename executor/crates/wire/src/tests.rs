@@ -76,6 +76,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
                 denied: vec![Denial {
                     what: "/etc/passwd".to_owned(),
                     reason: DenialReason::OutsideScope,
+                    set_by: None,
                     count: 2,
                 }],
                 denied_truncated: false,

@@ -160,7 +160,8 @@ fn full_usage(usage: &mut Usage) {
     ]));
     usage.network = Bound { value: true, layer: Layer::Verdict };
     usage.network_used = Some(network());
-    let denial = |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, count: 2 };
+    let denial =
+        |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, set_by: None, count: 2 };
     // The reasons that were added later have receipts of their own.
     let later = [DenialReason::Staged, DenialReason::HeldRequests];
     let reasons = DenialReason::VARIANTS.iter().filter(|reason| !later.contains(reason));
@@ -312,9 +313,17 @@ fn stored_texts_are_stable() {
     });
     golden.check_receipt("committed", &committed);
     golden.check_receipt("staged", &receipt_with(stage));
-    let denial = Denial { what: "tcp://a.example:1".into(), reason: DenialReason::Staged, count: 2 };
+    let denial =
+        Denial { what: "tcp://a.example:1".into(), reason: DenialReason::Staged, set_by: None, count: 2 };
     let refused = receipt_with(|receipt| receipt.outcome.usage.denied = vec![denial]);
     golden.check_receipt("refused-while-staged", &refused);
+    let refused_host = receipt_with(|receipt| {
+        let what = "https://a.example:443".into();
+        let set_by = Some(Layer::StandingPolicy);
+        let denial = Denial { what, reason: DenialReason::DomainNotAllowed, set_by, count: 2 };
+        receipt.outcome.usage.denied = vec![denial];
+    });
+    golden.check_receipt("refused-host", &refused_host);
     let held = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Condition };
         let request = ShownRequest {
@@ -328,7 +337,8 @@ fn stored_texts_are_stable() {
         receipt.outcome.usage.changes =
             Some(FileChanges { requests: vec![request], ..FileChanges::new(0, Digest([1; 32])) });
         let what = "https://a.example:443".into();
-        receipt.outcome.usage.denied = vec![Denial { what, reason: DenialReason::HeldRequests, count: 2 }];
+        receipt.outcome.usage.denied =
+            vec![Denial { what, reason: DenialReason::HeldRequests, set_by: None, count: 2 }];
     });
     golden.check_receipt("held", &held);
     golden.check_receipt("nested", &receipt_with(nest));

@@ -191,8 +191,12 @@ fn searchable(call: &Call, end: End) -> Receipt {
         access,
         set_by: Layer::Verdict,
     }];
-    usage.denied =
-        vec![Denial { what: "/etc/Shadow\\u{1b}".into(), reason: DenialReason::OutsideScope, count: 1 }];
+    usage.denied = vec![Denial {
+        what: "/etc/Shadow\\u{1b}".into(),
+        reason: DenialReason::OutsideScope,
+        set_by: None,
+        count: 1,
+    }];
     let contact = Contact {
         authority: "https://api.Example.com:443".into(),
         address: "93.184.216.34:443".parse().unwrap(),

@@ -1,17 +1,17 @@
 //! The network access of one executor.
 
 use super::Network;
-use super::address::AllowedAddress;
+use super::address::{AllowedAddress, is_allowed};
 use super::connection::{TlsError, connector};
 use super::held::HeldRequests;
 use super::rate::Rates;
 use super::resolve::{Resolve, SystemResolver};
 use super::session::NetworkSession;
-use a2g_capability::{Domain, Grant};
+use a2g_capability::{Domain, Grant, Host};
 use a2g_types::clock::Clock;
 use a2g_types::ident::AgentDid;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +31,20 @@ pub struct EgressSettings {
     pub hosts: BTreeMap<Domain, Vec<IpAddr>>,
     /// The timeout for name look-up, connection and TLS handshake together.
     pub connect: Duration,
+}
+
+impl EgressSettings {
+    /// An address of a host that these settings refuse, if it is known without a look-up: the host itself, or a fixed
+    /// address of its name.
+    #[must_use]
+    pub fn refused_address(&self, host: &Host, port: u16) -> Option<SocketAddr> {
+        let addresses = match host {
+            Host::Address(address) => std::slice::from_ref(address),
+            Host::Name(name) => self.hosts.get(name).map_or(&[][..], Vec::as_slice),
+        };
+        let is_refused = |address: &&IpAddr| !is_allowed(**address, Some(port), &self.allowed_addresses);
+        addresses.iter().find(is_refused).map(|address| SocketAddr::new(*address, port))
+    }
 }
 
 /// The network access of one executor.

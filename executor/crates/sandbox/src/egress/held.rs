@@ -9,7 +9,7 @@ use super::refusal::{EgressError, NetworkError};
 use super::session::NetworkSession;
 use super::target::Target;
 use super::{Body, Egress, NetworkBackend as _, Timeouts};
-use a2g_capability::{Ceilings, Host, HostPattern, Reach};
+use a2g_capability::{Ceilings, HostPattern, Reach};
 use a2g_runtime::spawn;
 use a2g_types::ident::AgentDid;
 use a2g_types::limit::{FileEffects, NetworkBudgets};
@@ -88,13 +88,13 @@ pub struct HeldRequest {
 }
 
 impl HeldRequest {
-    /// The host to which it is sent.
+    /// The pattern of the target to which it is sent.
     ///
     /// # Errors
     /// If the URL is not one that was checked.
-    pub fn host(&self) -> Result<Host, EgressError> {
+    pub fn target(&self) -> Result<HostPattern, EgressError> {
         let uri = self.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
-        Ok(Target::parse(&uri)?.host)
+        Ok(Target::parse(&uri)?.pattern())
     }
 }
 
@@ -158,7 +158,7 @@ async fn in_background<T: Send + 'static>(
 
 impl Egress {
     /// Sends a request that has waited, once, and returns the status of the answer. `agent` is that of the run, and
-    /// `blocked` are the hosts that were blocked for the run. The host has to be one that the ceilings allow now.
+    /// `blocked` are the hosts that were blocked for the run. The host has to be one that `ceilings` allow now.
     /// Redirects are not followed.
     ///
     /// # Errors
@@ -172,8 +172,7 @@ impl Egress {
         request: &HeldRequest,
         body: Vec<u8>,
     ) -> Result<u16, EgressError> {
-        let host = HostPattern::Exactly(request.host()?);
-        let reach = Reach::for_held_request(host, ceilings, blocked);
+        let reach = Reach::for_held_request(request.target()?, ceilings, blocked);
         let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
         let budgets = NetworkBudgets {
             requests: 1,

@@ -12,11 +12,11 @@ use super::tunnel::ResolvedNames;
 use super::{
     Body, ConnectFuture, Egress, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, SendFuture, Timeouts,
 };
-use a2g_capability::{Domain, Grant, Host, Reach, ReachError};
+use a2g_capability::{Domain, Grant, Host, HostPattern, Reach, ReachError};
 use a2g_runtime::spawn;
 use a2g_runtime::timer_now;
 use a2g_types::ident::AgentDid;
-use a2g_types::limit::{FileEffects, NetworkBudgets};
+use a2g_types::limit::{FileEffects, Layer, NetworkBudgets};
 use a2g_types::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -145,10 +145,7 @@ impl NetworkSession {
     /// The run's use of the network so far.
     #[must_use]
     pub fn usage(&self) -> NetworkUsage {
-        let rule = |(pattern, set_by): (&a2g_capability::HostPattern, _)| HostRule {
-            pattern: pattern.to_string(),
-            set_by,
-        };
+        let rule = |(pattern, set_by): (&HostPattern, _)| HostRule { pattern: pattern.to_string(), set_by };
         let accounting = self.accounting();
         NetworkUsage {
             budgets: self.budgets,
@@ -173,7 +170,13 @@ impl NetworkSession {
 
     /// Records a denial and returns it as an error.
     pub fn deny(&self, reason: DenialReason, subject: &str) -> EgressError {
-        self.accounting().deny(reason, subject);
+        self.accounting().deny(reason, None, subject);
+        EgressError::Denied(reason)
+    }
+
+    /// As [`Self::deny`], by a list of this layer.
+    fn deny_by(&self, layer: Layer, reason: DenialReason, subject: &str) -> EgressError {
+        self.accounting().deny(reason, Some(layer), subject);
         EgressError::Denied(reason)
     }
 
@@ -195,7 +198,7 @@ impl NetworkSession {
         if let Poll::Ready(Ok(bytes)) = read {
             // Only a further byte exceeds the budget: a response that fits it exactly is not denied.
             if remaining == 0 && bytes > 0 {
-                return Poll::Ready(Err(accounting.deny(DenialReason::ReceivedBytes, target)));
+                return Poll::Ready(Err(accounting.deny(DenialReason::ReceivedBytes, None, target)));
             }
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             accounting.received = accounting.received.saturating_add(bytes);
@@ -216,7 +219,7 @@ impl NetworkSession {
         let mut accounting = self.accounting();
         let remaining = self.budgets.sent_bytes.saturating_sub(accounting.sent);
         if remaining == 0 {
-            return Poll::Ready(Err(accounting.deny(DenialReason::SentBytes, target)));
+            return Poll::Ready(Err(accounting.deny(DenialReason::SentBytes, None, target)));
         }
         let written = write(usize::try_from(remaining).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = written {
@@ -243,7 +246,7 @@ impl NetworkSession {
             EgressError::Failed(_) => refusal,
         })?;
         let subject = target.to_string();
-        self.check_host(&target.host, &subject)?;
+        self.check_pattern(&target.pattern(), &subject)?;
         let held = if only_reads(request.method()) { None } else { self.reserve_held(&subject)? };
         let request = sanitise(request, &target)?;
         self.check_rate_limit(&subject)?;
@@ -358,15 +361,19 @@ impl NetworkSession {
         Ok(())
     }
 
-    /// Checks a host against the run's rules for names.
+    /// Checks a host, at every port and over every protocol, against the run's rules for names.
     pub(super) fn check_host(&self, host: &Host, subject: &str) -> Result<(), EgressError> {
-        self.reach.check(host).map_err(|error| {
+        self.check_pattern(&HostPattern::Exactly(host.clone()), subject)
+    }
+
+    fn check_pattern(&self, wanted: &HostPattern, subject: &str) -> Result<(), EgressError> {
+        self.reach.check_pattern(wanted).map_err(|error| {
             let reason = match error {
-                ReachError::NotAllowed => DenialReason::DomainNotAllowed,
-                ReachError::AddressNotAllowed => DenialReason::IpLiteral,
-                ReachError::Blocked => DenialReason::DomainBlocked,
+                ReachError::NotAllowed(_) => DenialReason::DomainNotAllowed,
+                ReachError::AddressNotAllowed(_) => DenialReason::IpLiteral,
+                ReachError::Blocked(_) => DenialReason::DomainBlocked,
             };
-            self.deny(reason, subject)
+            self.deny_by(error.layer(), reason, subject)
         })
     }
 
@@ -395,9 +402,10 @@ impl NetworkSession {
         Ok(Some(held))
     }
 
-    /// `true` if the run's rules allow this address itself.
-    pub(super) fn is_address_allowed(&self, address: IpAddr) -> bool {
-        self.reach.check(&Host::Address(address)).is_ok()
+    /// Checks that the run's rules list an address to which the guest connects without a look-up.
+    pub(super) fn check_listed(&self, address: IpAddr, subject: &str) -> Result<(), EgressError> {
+        let checked = self.reach.check(&Host::Address(address));
+        checked.map_err(|error| self.deny_by(error.layer(), DenialReason::NotLookedUp, subject))
     }
 
     /// Counts one request against the agent's rate limit.
@@ -517,8 +525,8 @@ impl NetworkSession {
             Host::Address(_) => subject.to_owned(),
         };
         // An address on the block list is blocked under any name.
-        if self.reach.check(&Host::Address(address)) == Err(ReachError::Blocked) {
-            return Err(self.deny(DenialReason::DomainBlocked, &subject()));
+        if let Err(ReachError::Blocked(layer)) = self.reach.check(&Host::Address(address)) {
+            return Err(self.deny_by(layer, DenialReason::DomainBlocked, &subject()));
         }
         if !is_allowed(address, port, &self.egress.settings.allowed_addresses) {
             return Err(self.deny(DenialReason::Address, &subject()));
@@ -589,13 +597,14 @@ impl Drop for ConnectionSlot {
 }
 
 impl NetworkAccounting {
-    fn deny(&mut self, reason: DenialReason, subject: &str) -> io::Error {
+    /// Records a denial, with the layer whose list denies a host.
+    fn deny(&mut self, reason: DenialReason, set_by: Option<Layer>, subject: &str) -> io::Error {
         // The target is the guest's text and ends up in reports and terminals.
         let subject: String = subject.chars().take(MAX_TARGET_CHARS).flat_map(char::escape_default).collect();
         let has_capacity = self.denied.len() < Usage::MAX_DENIALS;
         match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == subject) {
             Some(denial) => denial.count = denial.count.saturating_add(1),
-            None if has_capacity => self.denied.push(Denial { what: subject, reason, count: 1 }),
+            None if has_capacity => self.denied.push(Denial { what: subject, reason, set_by, count: 1 }),
             None => self.denied_truncated = true,
         }
         io::Error::other(EgressError::Denied(reason))

@@ -1,7 +1,7 @@
 //! Parsing the target of a request, once.
 
 use super::refusal::{EgressError, NetworkError};
-use a2g_capability::Host;
+use a2g_capability::{Host, HostPattern};
 use a2g_types::outcome::DenialReason;
 use http::Uri;
 use http::uri::Scheme;
@@ -35,6 +35,12 @@ impl Target {
         };
         let host = Host::parse(host).map_err(|_| DenialReason::RequestAuthority)?;
         Ok(Self { tls, host, port })
+    }
+
+    /// The pattern that matches the target, and as little else as a pattern can.
+    pub(super) fn pattern(&self) -> HostPattern {
+        let host = self.host.clone();
+        if self.tls { HostPattern::Https(host, self.port) } else { HostPattern::Exactly(host) }
     }
 
     /// The value of `Host`, with the port unless it is the scheme's default.

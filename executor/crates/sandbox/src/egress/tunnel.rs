@@ -120,8 +120,7 @@ impl NetworkSession {
         }
         match &host {
             Host::Name(_) => self.check_host(&host, &subject)?,
-            Host::Address(ip) if self.is_address_allowed(*ip) => {}
-            Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &subject)),
+            Host::Address(ip) => self.check_listed(*ip, &subject)?,
         }
         // The protocol is the guest's own, so every byte may be an order.
         self.check_may_connect(&subject)?;

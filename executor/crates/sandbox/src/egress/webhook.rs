@@ -1,12 +1,11 @@
 //! Webhooks: requests of the executor itself to addresses of callers and operators, under the same checks as a guest's
 //! requests.
 
-use super::address::is_allowed;
 use super::refusal::{EgressError, NetworkError};
 use super::session::NetworkSession;
 use super::target::Target;
 use super::{Egress, EgressSettings, NetworkBackend as _, Timeouts};
-use a2g_capability::{Host, HostPattern, Reach};
+use a2g_capability::{HostPattern, Reach};
 use a2g_types::ident::AgentDid;
 use a2g_types::limit::{FileEffects, NetworkBudgets};
 use bytes::Bytes;
@@ -56,14 +55,7 @@ impl WebhookUrl {
     /// address of its name.
     #[must_use]
     pub fn refused_address(&self, settings: &EgressSettings) -> Option<SocketAddr> {
-        let addresses = match &self.target.host {
-            Host::Address(address) => std::slice::from_ref(address),
-            Host::Name(name) => settings.hosts.get(name).map_or(&[][..], Vec::as_slice),
-        };
-        let port = self.target.port;
-        let is_refused = |address| !is_allowed(address, Some(port), &settings.allowed_addresses);
-        let refused = addresses.iter().copied().find(|address| is_refused(*address))?;
-        Some(SocketAddr::new(refused, port))
+        settings.refused_address(&self.target.host, self.target.port)
     }
 }
 
@@ -98,7 +90,8 @@ impl WebhookClient {
     /// [`EgressError`] with the reason why nothing would be posted to the URL.
     pub fn check(&self, url: &str) -> Result<(), EgressError> {
         let WebhookUrl { target, .. } = WebhookUrl::parse(url)?;
-        self.reach.check(&target.host).map_err(|_| a2g_types::outcome::DenialReason::DomainNotAllowed.into())
+        let checked = self.reach.check_pattern(&target.pattern());
+        checked.map_err(|_| a2g_types::outcome::DenialReason::DomainNotAllowed.into())
     }
 
     /// Posts JSON and returns the status of the response. Redirects are not followed.

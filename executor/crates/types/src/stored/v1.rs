@@ -697,6 +697,8 @@ struct Denial {
     what: String,
     #[serde(with = "DenialReason")]
     reason: outcome::DenialReason,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_layer")]
+    set_by: Option<limit::Layer>,
     count: u64,
 }
 

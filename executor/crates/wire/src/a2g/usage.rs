@@ -253,6 +253,6 @@ fn tree(area: &GrantedArea) -> message::GrantedTree<'_> {
 }
 
 fn denial(denial: &Denial) -> message::DenialMessage<'_> {
-    let Denial { what, reason, count } = denial;
+    let Denial { what, reason, set_by: _, count } = denial;
     message::DenialMessage { what, reason: WireName(*reason), count: *count }
 }

@@ -5,7 +5,7 @@
 
 use super::ChangeSets;
 use crate::run::effects::{HeldList, RequestEnd, StoredRequest};
-use a2g_capability::{HostClaims, HostPattern, Reach, ReachError};
+use a2g_capability::{Ceilings, HostClaims, HostPattern, Reach, ReachError};
 use a2g_sandbox::egress::EgressError;
 use a2g_types::outcome::{DenialReason, Receipt};
 use std::io;
@@ -17,12 +17,14 @@ use tokio::task::spawn_blocking;
 /// The time between two looks whether a request that is being sent may go on.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The rules of now for the hosts of the requests of a run, beside the operator's ceilings.
+/// The rules of now for the hosts of the requests of a run.
 struct HostRules {
     /// Those of the agent's standing policy.
     policy: HostClaims,
     /// The hosts that this policy blocks, and those that were blocked for the run.
     blocked: Vec<HostPattern>,
+    /// The operator's ceilings for the tool of the run.
+    ceilings: Ceilings,
 }
 
 impl ChangeSets {
@@ -52,27 +54,29 @@ impl ChangeSets {
         let standing = self.policies.standing().hosts_for(&run.agent, &run.tool);
         let policy = standing.map_err(|error| error.to_string())?;
         blocked.extend(policy.blocked.iter().cloned());
-        Ok(HostRules { policy, blocked })
+        let ceilings = self.settings.ceilings.for_tool(&run.tool).into_owned();
+        Ok(HostRules { policy, blocked, ceilings })
     }
 
     fn check_host(&self, rules: &HostRules, stored: &StoredRequest) -> Result<(), String> {
         if self.egress.is_none() {
             return Err("the operator allows no network now (`ceilings.network_allowed`)".to_owned());
         }
-        let host = stored.request.host().map_err(|error| error.to_string())?;
-        if !rules.policy.allows(&host) {
+        let target = stored.request.target().map_err(|error| error.to_string())?;
+        if !rules.policy.allows(&target) {
             return Err(
                 "the standing policy of the agent does not allow its host now (`g2a/policy`)".to_owned()
             );
         }
-        let exactly = HostPattern::Exactly(host.clone());
-        let reach = Reach::for_held_request(exactly, &self.settings.ceilings, rules.blocked.clone());
-        let key = match reach.check(&host) {
+        let reach = Reach::for_held_request(target.clone(), &rules.ceilings, rules.blocked.clone());
+        let keys = match reach.check_pattern(&target) {
             Ok(()) => return Ok(()),
-            Err(ReachError::NotAllowed | ReachError::AddressNotAllowed) => "allowed_domains",
-            Err(ReachError::Blocked) => "blocked_domains",
+            Err(ReachError::NotAllowed(_) | ReachError::AddressNotAllowed(_)) => {
+                "`network.allowed_domains`, or `network.tools` if that has the tool"
+            }
+            Err(ReachError::Blocked(_)) => "`network.blocked_domains`",
         };
-        Err(format!("the operator does not allow its host now (`network.{key}`)"))
+        Err(format!("the operator does not allow its host now ({keys})"))
     }
 
     /// Sends the requests that a run has left and that were not sent before, until one gets no answer. `may_begin` is asked
@@ -120,8 +124,8 @@ impl ChangeSets {
             return failed("the operator allows no network now (`ceilings.network_allowed`)".to_owned());
         };
         let rules = self.host_rules(run).and_then(|rules| self.check_host(&rules, stored).map(|()| rules));
-        let blocked = match rules {
-            Ok(rules) => rules.blocked,
+        let HostRules { policy: _, blocked, ceilings } = match rules {
+            Ok(rules) => rules,
             Err(reason) => return failed(reason),
         };
         let begun = stored.clone();
@@ -134,7 +138,7 @@ impl ChangeSets {
             Ok(body) => body,
             Err(error) => return failed(format!("it cannot be read, or noted on the disk ({error})")),
         };
-        let sending = egress.send_held(&run.agent, &self.settings.ceilings, blocked, &stored.request, body);
+        let sending = egress.send_held(&run.agent, &ceilings, blocked, &stored.request, body);
         match send_while(sending, may_go_on).await {
             Ok(Ok(status)) => RequestEnd::Sent { status },
             Ok(Err(error)) if error.may_have_arrived() => RequestEnd::Unknown { reason: error.to_string() },
