@@ -384,13 +384,21 @@ fn print_limits(config: &Config) {
     ));
     print(format_args!("calls       {}", summary(|row| row.group == Group::Calls)));
     if ceilings.network {
-        let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
-        let allowed = if hosts.is_empty() {
-            "no hosts, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
-        } else {
-            hosts.join(", ")
+        let hosts = list(ceilings.hosts.allowed.iter().flatten());
+        let allowed = match (hosts.as_str(), ceilings.tool_hosts.is_empty()) {
+            ("", true) => {
+                "no hosts, so no run has a network: `a2g-executor tool allow NAME https://HOST` gives a tool one"
+            }
+            ("", false) => "no hosts, but for these tools:",
+            (hosts, _) => hosts,
         };
-        print(format_args!("network     {allowed}"));
+        print_row("network", allowed);
+        for (tool, own) in &ceilings.tool_hosts {
+            print_row(
+                "",
+                format_args!("{tool}: {}", if own.is_empty() { "none".to_owned() } else { list(own) }),
+            );
+        }
     }
 }
 

@@ -223,9 +223,14 @@ impl HostClaims {
     /// `true` if these limits alone allow everything that `wanted` matches.
     #[must_use]
     pub fn allows(&self, wanted: &HostPattern) -> bool {
-        let is_blocked = self.blocked.iter().any(|pattern| pattern.overlaps(wanted));
         let covers = |patterns: &[HostPattern]| patterns.iter().any(|pattern| pattern.covers(wanted));
-        !is_blocked && self.allowed.as_deref().is_none_or(covers)
+        !self.blocks(wanted) && self.allowed.as_deref().is_none_or(covers)
+    }
+
+    /// `true` if these limits block something that `wanted` matches.
+    #[must_use]
+    pub fn blocks(&self, wanted: &HostPattern) -> bool {
+        self.blocked.iter().any(|pattern| pattern.overlaps(wanted))
     }
 }
 

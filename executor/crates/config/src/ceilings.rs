@@ -2,7 +2,7 @@
 
 use super::error::{InvalidValueError, invalid};
 use super::file;
-use super::network::parse_network_limits;
+use super::network::{parse_network_limits, parse_tool_hosts};
 use a2g_capability::{Area, Ceilings, Mount, Mounts, Tree};
 use a2g_types::limit::{Access, LIMITS, Layer, LimitMap};
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ pub(super) fn parse_ceilings(
         hard_links: ceilings.hard_links,
         network: ceilings.network_allowed,
         hosts,
+        tool_hosts: parse_tool_hosts(network)?,
         network_budgets,
         access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
         effects: ceilings.effects,

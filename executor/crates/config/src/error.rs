@@ -195,7 +195,7 @@ mod tests {
                 "`executor.reuse.tools` names `a`, which has no process to reuse",
             ),
             ("[server\n", "line 1", "server"),
-            ("[network]\nallowed_domains = [\"https://a.com\"]\n", "line 2", "network.allowed_domains"),
+            ("[network]\nallowed_domains = [\"http://a.com\"]\n", "line 2", "network.allowed_domains"),
             ("[network]\nblocked_domains = [\"a@b.com\"]\n", "line 2", "network.blocked_domains"),
             ("[network]\nallowed_addresses = [\"10.0.0.1/8\"]\n", "line 2", "network.allowed_addresses"),
             ("[network]\nmax_requests = 0\n", "line 2", "network.max_requests"),

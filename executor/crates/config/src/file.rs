@@ -431,6 +431,7 @@ section!(Network {
     blocked_domains: Vec<String> = Vec::new(),
     allowed_addresses: Vec<String> = Vec::new(),
     hosts: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new(),
+    tools: BTreeMap<String, Vec<String>> = BTreeMap::new(),
     ca_file: Option<PathBuf> = None,
     max_requests: u64 = 100,
     max_connections: u64 = 8,

@@ -111,7 +111,9 @@ impl Config {
     /// The tools of the catalogue that settings of the section `[executor]` name, each with the key of its setting.
     pub fn named_tools(&self) -> impl Iterator<Item = (&'static str, &ToolName)> {
         let inline = self.inline_tools.iter().map(|tool| ("executor.inline_tools", tool));
-        inline.chain(self.reuse.tools.iter().map(|tool| ("executor.reuse.tools", tool)))
+        let reused = self.reuse.tools.iter().map(|tool| ("executor.reuse.tools", tool));
+        let with_hosts = self.ceilings.tool_hosts.keys().map(|tool| ("network.tools", tool));
+        inline.chain(reused).chain(with_hosts)
     }
 
     /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: without it,

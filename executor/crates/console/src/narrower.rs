@@ -95,11 +95,20 @@ fn narrow_hosts(current: Option<Vec<String>>, needs: &RunNeeds) -> Option<Vec<St
         return Some(Vec::new());
     }
     let Some(hosts) = &needs.hosts else { return current };
-    let is_allowed = |host: &&String| match &current {
-        Some(patterns) => patterns.iter().any(|pattern| covers(pattern, host)),
-        None => true,
+    let allowed = |host: &String| match &current {
+        None => vec![host.clone()],
+        Some(patterns) if patterns.iter().any(|pattern| covers(pattern, host)) => vec![host.clone()],
+        // The name of the host would be wider than an entry with `https://`.
+        Some(patterns) => patterns.iter().filter(|pattern| is_https_of(pattern, host)).cloned().collect(),
     };
-    Some(hosts.iter().filter(is_allowed).cloned().collect())
+    Some(hosts.iter().flat_map(allowed).collect())
+}
+
+/// `true` for the pattern `https://HOST` or `https://HOST:PORT` of this host.
+fn is_https_of(pattern: &str, host: &str) -> bool {
+    let Some(authority) = pattern.strip_prefix("https://") else { return false };
+    let name = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
+    name.map_or(authority, |(name, _)| name).eq_ignore_ascii_case(host)
 }
 
 /// `true` if a pattern of a policy certainly matches a host. Only patterns for names match more than their own text.

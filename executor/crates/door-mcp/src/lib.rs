@@ -79,8 +79,8 @@ fn instructions(executor: &Executor) -> String {
             format!("files in {}, by absolute paths and for reading only", areas.join(", "))
         }
     };
-    let has_network =
-        ceilings.network && ceilings.hosts.allowed.as_ref().is_some_and(|hosts| !hosts.is_empty());
+    let lists = ceilings.hosts.allowed.iter().chain(ceilings.tool_hosts.values());
+    let has_network = ceilings.network && lists.flatten().next().is_some();
     let network = if has_network { "" } else { "; no network" };
     format!("{INSTRUCTIONS} At most, tools can use {files}{network}.")
 }

@@ -78,7 +78,11 @@ fn a_policy_is_never_wider_than_the_current_one() {
         ]
         .into(),
         network: NetworkRule {
-            allowed_domains: Some(vec!["*.example.org".to_owned(), "1.2.3.4".to_owned()]),
+            allowed_domains: Some(
+                ["*.example.org", "1.2.3.4", "https://other.test:8443", "https://unused.test"]
+                    .map(str::to_owned)
+                    .to_vec(),
+            ),
             blocked_domains: vec!["bad.example.org".to_owned()],
             max_requests_per_minute: Some(60),
         },
@@ -98,7 +102,7 @@ fn a_policy_is_never_wider_than_the_current_one() {
     assert_eq!(policy.tools[&tool("read")], read);
     assert!(!policy.tools[&tool("stopped")].allowed);
     let allowed = policy.network.allowed_domains.clone().unwrap();
-    assert_eq!(allowed, ["1.2.3.4", "api.example.org"]);
+    assert_eq!(allowed, ["1.2.3.4", "api.example.org", "https://other.test:8443"]);
     assert_eq!(policy.network.blocked_domains, current.network.blocked_domains);
     assert_eq!(policy.resources, current.resources);
     assert!(policy_text(&policy).is_ascii());

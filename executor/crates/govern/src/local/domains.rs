@@ -15,6 +15,14 @@ pub(super) enum DomainError {
     Blocked(String),
     #[error("`allowed_domains`: the domain `{0}` is not in the list; use one that is, or add it")]
     NotAllowed(String),
+    #[error(
+        "`allowed_domains`: plain http is refused for `{0}`, which the list has with `https://`; use `https`"
+    )]
+    OnlyHttps(String),
+    #[error(
+        "`allowed_domains`: the list has `{host}` with `https://`, and not its port {port}; use one that it has"
+    )]
+    OtherPort { host: String, port: u16 },
 }
 
 /// Checks every URL in the arguments, except in file content.
@@ -26,17 +34,32 @@ pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(),
         let Some(host) = url.host_str() else { continue };
         let name = excerpt(host);
         // A host that cannot be parsed counts as blocked if any host is blocked, and never as allowed.
-        let host = Host::parse(host).ok();
-        let is_in = |patterns: &[HostPattern]| {
-            host.as_ref().map(|host| patterns.iter().any(|pattern| pattern.matches(host)))
+        let Ok(host) = Host::parse(host) else {
+            return match (hosts.blocked.is_empty(), &hosts.allowed) {
+                (false, _) => Err(DomainError::Blocked(name)),
+                (true, Some(_)) => Err(DomainError::NotAllowed(name)),
+                (true, None) => continue,
+            };
         };
-        if is_in(&hosts.blocked).unwrap_or(!hosts.blocked.is_empty()) {
+        let https_port = url.port_or_known_default().filter(|_| url.scheme() == "https");
+        let wanted = match https_port {
+            Some(port) => HostPattern::Https(host.clone(), port),
+            None => HostPattern::Exactly(host.clone()),
+        };
+        if hosts.blocks(&wanted) {
             return Err(DomainError::Blocked(name));
         }
-        let Some(allowed) = &hosts.allowed else { continue };
-        if is_in(allowed) != Some(true) {
-            return Err(DomainError::NotAllowed(name));
+        if hosts.allows(&wanted) {
+            continue;
         }
+        let mut allowed = hosts.allowed.iter().flatten();
+        let has_https =
+            allowed.any(|pattern| matches!(pattern, HostPattern::Https(listed, _) if *listed == host));
+        return Err(match https_port {
+            Some(port) if has_https => DomainError::OtherPort { host: name, port },
+            None if has_https => DomainError::OnlyHttps(name),
+            Some(_) | None => DomainError::NotAllowed(name),
+        });
     }
     Ok(())
 }

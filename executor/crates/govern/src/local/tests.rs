@@ -480,7 +480,7 @@ fn the_longest_string_counts_in_bytes() {
 #[test]
 fn domains_of_urls_are_checked() {
     let network = NetworkRule {
-        allowed_domains: Some(vec!["*.github.com".into()]),
+        allowed_domains: Some(vec!["*.github.com".into(), "https://a.example".into()]),
         blocked_domains: vec!["evil.github.com".into()],
         max_requests_per_minute: None,
     };
@@ -491,6 +491,9 @@ fn domains_of_urls_are_checked() {
         ("https://EVIL.github.com./", Some("`blocked_domains`: the domain `evil.github.com.` is blocked")),
         ("curl 'https://example.org/x'", Some("`allowed_domains`: the domain `example.org`")),
         ("https://api.github.com@example.org/", Some("`allowed_domains`: the domain `example.org`")),
+        ("https://A.example:443/x", None),
+        ("http://a.example/", Some("`allowed_domains`: plain http is refused for `a.example`")),
+        ("https://a.example:8443/", Some("the list has `a.example` with `https://`, and not its port 8443")),
         ("see you at noon", None),
     ];
     for (text, refused) in cases {
