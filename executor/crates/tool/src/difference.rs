@@ -41,7 +41,7 @@ pub(crate) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
             ChangeKind::Version => " (needs no approval)",
         };
         shown.push(format!("{part}{remark}"));
-        let lines = diff(accepted, offered);
+        let lines = text_lines(accepted, offered);
         let count = match extent {
             Extent::Full => lines.len(),
             Extent::Summary => MAX_SUMMARY_LINES,
@@ -56,7 +56,7 @@ pub(crate) fn lines(changes: &[Change], extent: Extent) -> Vec<String> {
 }
 
 /// The changed lines of a text, with a few unchanged lines around them.
-fn diff(accepted: &str, offered: &str) -> Vec<String> {
+pub(crate) fn text_lines(accepted: &str, offered: &str) -> Vec<String> {
     let old = accepted.split_inclusive('\n').collect::<Vec<_>>();
     let new = offered.split_inclusive('\n').collect::<Vec<_>>();
     let mut shown = Vec::new();

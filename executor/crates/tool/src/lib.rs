@@ -8,6 +8,7 @@ mod build;
 mod check;
 mod dev;
 mod difference;
+mod edit;
 mod language;
 mod list;
 mod new;

@@ -145,7 +145,7 @@ impl ExampleRunner<'_> {
         print(format_args!("{} examples passed; these capabilities would do for them:", ends.len()));
         changes.iter().for_each(|(key, value)| print(format_args!("  {key} = {value}")));
         if writes_suggestion {
-            suggest::write(&folder.join("tool.toml"), &changes, &smallest)?;
+            suggest::write(&folder.join("tool.toml"), &changes)?;
             print(format_args!(
                 "written to `{}`; larger arguments may need more",
                 folder.join("tool.toml").display()
