@@ -17,6 +17,7 @@ use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{Granter, OperatorLimits};
 use a2g_isolate::{Inline, RunAs};
 use a2g_sandbox::{Code, Input};
+use a2g_types::failure_message::allow_command;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName, did_you_mean};
 use a2g_types::json::JsonText;
@@ -270,8 +271,12 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
     }
 }
 
-/// Advice for a tool that was denied a path outside the scope of the command line.
+/// Advice for a tool that was denied a host, or a path outside the scope of the command line.
 fn hint(end: &End, usage: &Usage, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
+    let tool = ToolName::parse(&arguments.tool).ok();
+    if let Some(command) = tool.and_then(|tool| allow_command(&tool, usage)) {
+        return Some(format!("`{command}` prints what would allow the tool that host"));
+    }
     let is_outside_scope = usage.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
     // An interpreter that traps has looked for its own source files, which are in no scope.
     if !is_outside_scope || arguments.policy.is_some() || matches!(end, End::Trapped(_)) {

@@ -14,7 +14,7 @@ use a2g_core::run::{IntentState, has_run_elsewhere};
 use a2g_govern::Caller;
 use a2g_journal::{RecordedReceipt, RefusalSearch, RunRecord};
 use a2g_types::call::{ParentRun, StoredArguments};
-use a2g_types::failure_message::describe;
+use a2g_types::failure_message::{allow_command, describe};
 use a2g_types::grant::GrantSummary;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::limit::{Layer, rows_set_by};
@@ -324,7 +324,13 @@ fn outcome(path: &str, receipt: &Receipt) -> Markup {
         @if let Some(result) = outcome.end.result() { h2 { "Result" } (block(result.as_str())) }
         h2 { "Limits" }
         (limits(receipt))
-        @if !outcome.usage.denied.is_empty() { h2 { "Denied" } (denials(&outcome.usage)) }
+        @if !outcome.usage.denied.is_empty() {
+            h2 { "Denied" }
+            (denials(&outcome.usage))
+            @if let Some(command) = allow_command(&receipt.tool, &outcome.usage) {
+                p { "To print what would allow the tool that host: " code { (line(&command)) } }
+            }
+        }
         @if let Some(calls) = &receipt.calls {
             @if !calls.calls.is_empty() { h2 { "Calls (" (calls.count) " of at most " (calls.max_calls.value) ")" } (nested(&calls.calls)) }
         }

@@ -41,6 +41,25 @@ pub(crate) struct PackageOptions {
     pub(crate) name: Option<String>,
 }
 
+/// The tool and the host of `tool allow`, and the place of its policy.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AllowOptions {
+    /// The tool's name
+    pub(crate) name: String,
+    /// `https://HOST` or `https://HOST:PORT`
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// The agent whose policy is changed, or `*` for that of every agent; default: the only policy
+    #[arg(long, value_name = "DID")]
+    pub(crate) agent: Option<String>,
+    /// The folder of policies, instead of the configuration's
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) policies: Option<PathBuf>,
+    /// Make the changes
+    #[arg(long)]
+    pub(crate) write: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tool {
     /// List the tools of the catalogue
@@ -206,6 +225,29 @@ Examples:
         setup: Setup,
         /// The tool's name
         name: String,
+    },
+    /// Let a tool reach one host over HTTPS: print what has to change for that, or change it
+    ///
+    /// A tool reaches a host if four places allow it, and this changes all of them: its `tool.toml` (`network`), the
+    /// executor's ceilings (`ceilings.network_allowed`), the hosts of the tool (`network.tools`), and a policy of the
+    /// built-in governor (`tools` and `network.allowed_domains`). Comments and order stay. For a governor of your own,
+    /// it says what the verdict has to have.
+    ///
+    /// The tool gets exactly this host and port, over HTTPS: refused are plain http, wildcards, addresses that are not
+    /// public, and changes that would turn the network on for another tool. Without `--write`, nothing is changed.
+    #[command(after_help = "\
+After `--write`, it says what is left: to approve the tool's new definition, and to restart the server, which reads
+configuration and policies only at its start.
+
+Examples:
+  a2g-executor tool allow weather https://api.example.com
+  a2g-executor tool allow weather https://api.example.com --write
+  a2g-executor tool allow weather https://api.example.com:8443 --agent did:aeon:bot:1.0:7 --write")]
+    Allow {
+        #[command(flatten)]
+        setup: Setup,
+        #[command(flatten)]
+        options: AllowOptions,
     },
     /// Make a folder with the sources of a new tool that works: `tool.toml` with examples, a test, a README
     ///

@@ -1,7 +1,8 @@
-//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`, `prepare`), registries (`push`, `sync`), and the
-//! commands of a tool's author, one file each.
+//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`, `allow`, `prepare`), registries (`push`, `sync`),
+//! and the commands of a tool's author, one file each.
 
 mod add;
+mod allow;
 mod approve;
 mod arguments;
 mod build;
@@ -61,6 +62,7 @@ pub fn main(command: ToolCommand) -> anyhow::Result<ExitCode> {
         }
         Tool::Approve { setup, name, digest } => approve::approve(&setup, &name, digest.as_deref()),
         Tool::Reject { setup, name } => approve::reject(&config(&setup)?, &name),
+        Tool::Allow { setup, options } => allow::allow(&setup, &options),
         Tool::New { name, language, sdk } => {
             new::new(&name, language, sdk.as_deref())?;
             Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
+use crate::ident::ToolName;
 use crate::limit::{Access, FileEffects, Layer, Limit, LimitRow};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
@@ -341,6 +342,16 @@ fn reached_limit(resource: &str, value: impl Display, layer: Layer) -> String {
 fn exceeded_budget(row: &LimitRow, granted: u64, layer: Layer) -> String {
     let reached = reached_limit(row.resource, row.format(granted), layer);
     if layer == Layer::Executor { format!("{reached} (`{}`)", row.path) } else { reached }
+}
+
+/// The command with which an operator lets a tool reach a host that was refused; `None` if no such command helps.
+#[must_use]
+pub fn allow_command(tool: &ToolName, usage: &Usage) -> Option<String> {
+    let is_refused = |denial: &&Denial| {
+        denial.reason == DenialReason::DomainNotAllowed && denial.what.starts_with("https://")
+    };
+    let denial = usage.denied.iter().find(is_refused)?;
+    Some(format!("a2g-executor tool allow {tool} {}", escape_guest_text(&denial.what)))
 }
 
 /// The layer that set a limit, as a message names it.

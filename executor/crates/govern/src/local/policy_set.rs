@@ -175,6 +175,12 @@ impl PolicySet {
         Ok(set)
     }
 
+    /// The text of that policy.
+    #[must_use]
+    pub fn builtin_text() -> &'static str {
+        BUILTIN
+    }
+
     /// The policy that `a2g-executor mcp` makes from its command line.
     ///
     /// # Errors

@@ -18,29 +18,37 @@ const NEW_FILE_MODE: u32 = 0o644;
 #[derive(Debug)]
 pub(crate) struct EditedFile {
     path: PathBuf,
-    /// `None` for a file that does not exist yet.
-    before: Option<String>,
+    /// The content of the file; `None` if it does not exist yet.
+    found: Option<String>,
+    /// The content to which the changes are made: that of the file, or of the one that it is to be a copy of.
+    before: String,
     after: String,
 }
 
 impl EditedFile {
     /// Reads a file, which need not exist.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let before = match std::fs::read_to_string(path) {
+        let found = match std::fs::read_to_string(path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(error).with_context(|| format!("`{}` cannot be read", path.display())),
         };
-        Ok(Self { path: path.to_owned(), after: before.clone().unwrap_or_default(), before })
+        let before = found.clone().unwrap_or_default();
+        Ok(Self { path: path.to_owned(), found, after: before.clone(), before })
     }
 
-    /// A file that is to be made, with this content before the first change.
-    pub(crate) fn new(path: PathBuf, text: &str) -> Self {
-        Self { path, before: None, after: text.to_owned() }
+    /// A file that is to be made, as a changed copy of this text.
+    pub(crate) fn copy(path: PathBuf, text: &str) -> Self {
+        Self { path, found: None, before: text.to_owned(), after: text.to_owned() }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// `true` if there was no such file.
+    pub(crate) fn is_new(&self) -> bool {
+        self.found.is_none()
     }
 
     /// The content after the changes so far.
@@ -48,9 +56,9 @@ impl EditedFile {
         &self.after
     }
 
-    /// `true` if the content differs from that of the file.
+    /// `true` if there were changes.
     pub(crate) fn is_changed(&self) -> bool {
-        self.before.as_deref().unwrap_or_default() != self.after
+        self.before != self.after
     }
 
     /// Applies a change. `what` describes it for the error.
@@ -68,12 +76,12 @@ impl EditedFile {
 
     /// The changed lines, with a few others around them.
     pub(crate) fn lines(&self) -> Vec<String> {
-        difference::text_lines(self.before.as_deref().unwrap_or_default(), &self.after)
+        difference::text_lines(&self.before, &self.after)
     }
 
     /// Replaces the file as a whole, with its owner and mode.
     pub(crate) fn write(&self) -> anyhow::Result<()> {
-        let Self { path, before, after } = self;
+        let Self { path, found, before: _, after } = self;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = parent.unwrap_or(Path::new("."));
         let write = || {
@@ -98,7 +106,7 @@ impl EditedFile {
         if path.is_symlink() {
             bail!("`{}` is a link: name the file that it leads to", path.display());
         }
-        if std::fs::read_to_string(path).ok() != *before {
+        if std::fs::read_to_string(path).ok() != *found {
             bail!("`{}` was changed meanwhile: run the command again", path.display());
         }
         write().with_context(|| format!("`{}` cannot be written", path.display()))
