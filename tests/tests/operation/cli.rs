@@ -8,17 +8,17 @@ use std::process::Output;
 use tempfile::TempDir;
 
 /// A folder with a configuration for the repository's tools, in which commands run.
-struct CommandFolder {
+pub(super) struct CommandFolder {
     folder: TempDir,
     config: String,
 }
 
 impl CommandFolder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(&tools())
     }
 
-    fn with(catalogue: &Path) -> Self {
+    pub(super) fn with(catalogue: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("workspace")).unwrap();
         let config = json!({
@@ -40,21 +40,21 @@ impl CommandFolder {
     }
 
     /// Runs a command in words without blanks, which has to end with this code, and to say each of these texts.
-    fn expect(&self, line: &str, code: i32, texts: &[&str]) -> CommandResult {
+    pub(super) fn expect(&self, line: &str, code: i32, texts: &[&str]) -> CommandResult {
         let words = line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>();
         self.run(&words).expect(code, texts)
     }
 
     /// Writes the configuration, and more of it.
-    fn configure(&self, more: &str) {
+    pub(super) fn configure(&self, more: &str) {
         self.put("executor.toml", format!("{}\n{more}\n", self.config));
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn put(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub(super) fn put(&self, name: &str, content: impl AsRef<[u8]>) {
         std::fs::write(self.path(name), content).unwrap();
     }
 
@@ -64,10 +64,10 @@ impl CommandFolder {
 }
 
 /// A command that has ended.
-struct CommandResult {
+pub(super) struct CommandResult {
     what: String,
     code: i32,
-    stdout: String,
+    pub(super) stdout: String,
     stderr: String,
 }
 
@@ -126,6 +126,7 @@ fn the_help_of_each_command_has_examples() {
         "tool check",
         "tool test",
         "tool dev",
+        "tool allow",
         "governor",
         "config",
         "config check",

@@ -1,5 +1,6 @@
 //! The command line, its input and its guides; the life of a server, and what operators see of it.
 
+mod allow;
 mod bad_input;
 mod cli;
 mod containment;

@@ -2,8 +2,8 @@
 //! network it says what to change.
 
 use super::bench::{Bench, Call, Report};
-use super::peer::{Peer, at, options};
-use harness::Options;
+use super::peer::{Peer, at, blocking_options, options};
+use harness::{Catalogue, Options};
 use serde_json::{Value, json};
 use std::io::Write as _;
 
@@ -55,6 +55,72 @@ fn http_fetch_without_a_network_fails_with_advice() {
     let bench = Bench::start_typed(Options::new());
     off(&bench, fetch(&bench, &arguments));
     assert_eq!(web.connections(), 0);
+}
+
+/// The sentence names the key of the list that refuses, in each layer that has one, and no entry of the list.
+#[test]
+fn the_error_of_a_refused_host_names_the_key_that_refuses_it() {
+    let web = Peer::page("reached");
+    let other = Peer::page("not lifted");
+    let refused = |bench: &Bench, url: &str, words: &[&str]| {
+        let sentence = expect_error(bench, &json!({ "url": url }), "network_denied").sentence().to_owned();
+        for word in words {
+            assert!(sentence.contains(word), "{url}: not `{word}`: {sentence}");
+        }
+        assert!(!sentence.contains("only.example") && !sentence.contains("tool allow"), "{sentence}");
+    };
+    let bench = Bench::start_typed(blocking_options(&[&web]));
+    let reached = format!("http://{}/", at(&web));
+    let executor = "the executor's configuration";
+    for (url, words) in [
+        ("http://other.example/".to_owned(), [executor, "does not allow it (`network.allowed_domains`"]),
+        (
+            format!("http://127.0.0.1:{}/", web.port()),
+            [executor, "does not allow it (`network.allowed_domains`"],
+        ),
+        ("https://secret.test/".to_owned(), [executor, "blocks it (`network.blocked_domains`)"]),
+        (format!("http://web.test:{}/", other.port()), [executor, "`network.allowed_addresses`"]),
+    ] {
+        refused(&bench, &url, &words);
+    }
+    let policy = |network: Value| {
+        bench.set_policy(&json!({ "tools": { "http_fetch": { "allowed": true } }, "network": network }));
+    };
+    let by_policy = "the standing policy of the agent";
+    policy(json!({ "allowed_domains": ["other.test"] }));
+    refused(&bench, &reached, &[by_policy, "does not allow it (`capabilities.network.allowed_domains`)"]);
+    policy(json!({ "allowed_domains": ["https://web.test"] }));
+    refused(&bench, &reached, &[by_policy, "an entry with `https://` allows no plain http"]);
+    policy(json!({ "blocked_domains": ["web.test"] }));
+    refused(&bench, &reached, &[by_policy, "blocks it (`capabilities.network.blocked_domains`)"]);
+
+    let own = options(&[&web]).set("network.tools", json!({ "http_fetch": ["https://api.test"] }));
+    let own = Bench::start_typed(own);
+    refused(&own, &reached, &[executor, "`network.tools`", "an entry with `https://` allows no plain http"]);
+    assert_eq!((web.connections(), other.connections()), (0, 0));
+
+    // Without a network, the layer that denies all of it.
+    let off = |call: Call<'_>, words: &str| {
+        let report = call.send().failure("the tool failed with `network_off`: ");
+        assert!(report.sentence().contains(words), "not `{words}`: {}", report.sentence());
+    };
+    let arguments = json!({ "url": reached });
+    policy(json!({ "allowed_domains": [] }));
+    off(fetch(&bench, &arguments), "allow (`capabilities.network.allowed_domains`)");
+    off(
+        fetch(&own, &arguments).grant("network_allowed", false),
+        "the verdict does not grant it (`network_allowed`)",
+    );
+    off(fetch(&own, &arguments).condition("no_network"), "(`no_network`)");
+    let none = options(&[&web]).set("network.tools", json!({ "http_fetch": [] }));
+    off(fetch(&Bench::start_typed(none), &arguments), "or `network.tools` if that has the tool");
+    off(fetch(&Bench::start_typed(Options::new()), &arguments), "(`ceilings.network_allowed`)");
+    let catalogue = Catalogue::with_tools();
+    let manifest = catalogue.folder().join("http_fetch").join("tool.toml");
+    let text = std::fs::read_to_string(&manifest).expect("a file");
+    std::fs::write(&manifest, text.replace("network = true", "network = false")).expect("a file");
+    let undeclared = Bench::start_catalogue(options(&[&web]), catalogue);
+    off(fetch(&undeclared, &arguments), "set `network = true` in its `tool.toml`");
 }
 
 #[test]
