@@ -131,6 +131,8 @@ fn the_commands_of_how_do_i_run_as_pasted() {
         &[
             &[
                 // One host for one tool: the test has no internet, so the page may not come.
+                "Nothing was written",
+                "These changes were made",
                 "\"status\": ",
                 "`allowed_domains`: the domain `example.org` is not in the list",
                 "plain http is refused",
