@@ -55,12 +55,12 @@ pub(crate) fn allow(setup: &Setup, options: &AllowOptions) -> anyhow::Result<Exi
     let files = changed.into_iter().flatten().filter(|file| file.is_changed()).collect::<Vec<_>>();
     let accepted = recorded_definitions(&config).accepted(&name)?;
     if options.write {
-        // Each change alone lets the tool reach nothing.
+        // Without any of the changes, the tool does not reach the host.
         files.iter().try_for_each(|file| file.write())?;
     }
     show(&files, &name, &origin.pattern(), options.write);
     say(format_args!("`{name}` may reach no other host than {}.", list(&reached)));
-    policies.advise();
+    policies.advise(&name);
     print_steps(&Steps {
         setup,
         name: &name,
@@ -280,7 +280,10 @@ fn print_steps(steps: &Steps<'_>) {
         print(format_args!("  a2g-executor tool approve {name}{}", catalogue_options(setup)));
     }
     if *is_restarted {
-        say("Then restart the server: it reads the configuration and the policies only at its start.");
+        say(
+            "Then restart the server, and a governor in a process of its own: they read the configuration and the \
+             policies only at their start.",
+        );
     } else if *needs_approval || *is_reloaded {
         say("Then send the server a SIGHUP, or restart it: it reads its tools again.");
     }

@@ -102,16 +102,15 @@ impl Policies {
         match self {
             // Its verdicts are not known.
             Self::Remote(_) => !was_on,
-            Self::BuiltIn { files, .. } => files.iter().any(|PolicyFile { policy, is_turned_on, .. }| {
-                let had_hosts = has_hosts(policy);
-                let is_allowed = policy.tools.get(tool).is_some_and(|rule| rule.allowed);
-                is_allowed && (had_hosts || *is_turned_on) && !(was_on && had_hosts)
+            Self::BuiltIn { files, .. } => files.iter().any(|file| {
+                let had_hosts = file.has_hosts();
+                file.allows(tool) && (had_hosts || file.is_turned_on) && !(was_on && had_hosts)
             }),
         }
     }
 
     /// Says what has to be known about the governor.
-    pub(super) fn advise(&self) {
+    pub(super) fn advise(&self, tool: &ToolName) {
         match self {
             Self::Remote(url) => {
                 say(format_args!(
@@ -122,12 +121,18 @@ impl Policies {
                      `capabilities.network` has `allowed_domains`, that has to list the host.");
             }
             Self::BuiltIn { files, source, changed } => {
-                let policy = changed.and_then(|index| files.get(index)).map(|policy| &policy.policy);
-                let agent = match policy.and_then(|policy| policy.agent.as_ref()) {
-                    Some(agent) => agent.to_string(),
-                    None => "every agent without a policy of its own".to_owned(),
-                };
+                let own = changed.and_then(|index| files.get(index));
+                let agent = own.map(PolicyFile::agent).unwrap_or_default();
                 say(format_args!("The policy is that of {agent}."));
+                let others = files.iter().enumerate().filter(|(index, _)| Some(*index) != *changed);
+                let with_hosts = others.filter(|(_, file)| file.allows(tool) && file.has_hosts());
+                let sharing = list(with_hosts.map(|(_, file)| file.agent()));
+                if !sharing.is_empty() {
+                    say(format_args!(
+                        "Other policies allow the tool and some host: {sharing}. A verdict names no hosts, so their \
+                         runs of the tool may reach this one, too, unless the executor gets the policies (`g2a/policy`)."
+                    ));
+                }
                 if *source == Source::Program {
                     say(
                         "The policy is a copy of the one that is part of the program, and is used in its place.",
@@ -145,7 +150,25 @@ impl PolicyFile {
         Ok(Self { file, policy, is_turned_on: false })
     }
 
+    /// The agent, as a sentence names it.
+    fn agent(&self) -> String {
+        match &self.policy.agent {
+            Some(agent) => agent.to_string(),
+            None => "every agent without a policy of its own".to_owned(),
+        }
+    }
+
+    fn allows(&self, tool: &ToolName) -> bool {
+        self.policy.tools.get(tool).is_some_and(|rule| rule.allowed)
+    }
+
+    /// `true` if the built-in governor grants the network by the policy as it was found.
+    fn has_hosts(&self) -> bool {
+        self.policy.network.allowed_domains.as_ref().is_some_and(|hosts| !hosts.is_empty())
+    }
+
     fn change(&mut self, tool: &ToolName, origin: &HostPattern) -> anyhow::Result<()> {
+        let had_hosts = self.has_hosts();
         let Self { file, policy, is_turned_on } = self;
         let covers =
             |pattern: &String| HostPattern::parse(pattern).is_ok_and(|pattern| pattern.covers(origin));
@@ -170,7 +193,7 @@ impl PolicyFile {
             }
         }
         if !policy.network.allowed_domains.iter().flatten().any(covers) {
-            *is_turned_on = !has_hosts(policy);
+            *is_turned_on = !had_hosts;
             let key = ["capabilities", "network", "allowed_domains"];
             let what = format!("add \"{origin}\" to `capabilities.network.allowed_domains`");
             file.change(&what, |text| json::push(text, &key, &json!(origin.to_string())))?;
@@ -179,11 +202,6 @@ impl PolicyFile {
         decode::policy_file(file.text()).map_err(|fault| anyhow!("{}", fault.sentence()))?;
         Ok(())
     }
-}
-
-/// `true` if the built-in governor grants the network by this policy.
-fn has_hosts(policy: &Policy) -> bool {
-    policy.network.allowed_domains.as_ref().is_some_and(|hosts| !hosts.is_empty())
 }
 
 /// Reads a folder as a governor does at its start, and then each of its files.
