@@ -328,8 +328,8 @@ impl Reach {
         self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(is_blocked))
     }
 
-    /// Checks that the allowed and blocked patterns permit `host` at every port and over every protocol. Resolved
-    /// addresses are checked elsewhere.
+    /// Checks that the allowed and blocked patterns permit `host` at every port and over every protocol.
+    /// Resolved addresses are checked elsewhere.
     ///
     /// # Errors
     /// As [`Self::check_pattern`].
@@ -349,7 +349,8 @@ impl Reach {
         if allowed.any(|pattern| pattern.covers(wanted)) {
             return Ok(());
         }
-        // The patterns that match one host are nested, so what is outside the meet of the lists is outside one of them.
+        // The patterns that match one host are nested, so what is outside the meet of the lists is outside
+        // one of them.
         let mut lists = self.lists.iter();
         let refusing = lists.find(|(_, patterns)| !patterns.iter().any(|pattern| pattern.covers(wanted)));
         let layer = refusing.map_or(Layer::Executor, |(layer, _)| *layer);
@@ -698,7 +699,10 @@ mod tests {
             let met = a.clone().meet(b.clone());
             let allows = |reach: &Reach, text, port: Option<u16>| {
                 let one = host(text);
-                let checked = port.map_or_else(|| reach.check(&one), |port| reach.check_pattern(&HostPattern::Https(one.clone(), port)));
+                let checked = match port {
+                    Some(port) => reach.check_pattern(&HostPattern::Https(one, port)),
+                    None => reach.check(&one),
+                };
                 match &reach.allowed {
                     // A layer without a list leaves the decision to the others.
                     None => !matches!(checked, Err(ReachError::Blocked(_))),

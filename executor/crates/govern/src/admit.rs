@@ -538,8 +538,9 @@ impl<L> Admitted<L> {
 }
 
 impl Admitted {
-    /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's own
-    /// limit. `tool` is the tool that will run, and may have hosts of its own in `ceilings`. A call can be granted only once.
+    /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's
+    /// own limit. `tool` is the tool that will run, and may have hosts of its own in `ceilings`. A call can
+    /// be granted only once.
     ///
     /// # Errors
     /// [`Fault::Refused`]: as [`check_caller_tools`], `verdict_mismatch` if the proof or the approval is for another

@@ -6,8 +6,8 @@
 //! | configuration | `ceilings.network_allowed = true`, and the host in `network.tools.NAME` |
 //! | policy | `capabilities.tools.NAME.allowed`, and the host in `capabilities.network.allowed_domains` |
 //!
-//! Only the list in `network.tools` is the tool's own. The others are for several tools, so the command refuses changes
-//! that would turn the network on for another one that has hosts.
+//! Only the list in `network.tools` is the tool's own. The others are for several tools, so the command
+//! refuses changes that would turn the network on for another one that has hosts.
 
 mod policies;
 
@@ -180,7 +180,8 @@ fn change_manifest(manifest: &ToolManifest, config: &Config) -> anyhow::Result<E
     Ok(file)
 }
 
-/// Turns the network on, and adds the host to those of the tool. Returns all hosts that the tool then reaches.
+/// Turns the network on, and adds the host to those of the tool. Returns all hosts that the tool then
+/// reaches.
 fn change_config(
     file: &mut EditedFile,
     config: &Config,
@@ -219,8 +220,8 @@ fn check_config(file: &EditedFile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses changes that would turn the network on for other tools, too: the switch of the ceilings, and the list of a
-/// policy, are for all of them.
+/// Refuses changes that would turn the network on for other tools, too: the switch of the ceilings, and the
+/// list of a policy, are for all of them.
 fn check_others(
     tools: &[ToolManifest],
     name: &ToolName,

@@ -228,13 +228,14 @@ Examples:
     },
     /// Let a tool reach one host over HTTPS: print what has to change for that, or change it
     ///
-    /// A tool reaches a host if four places allow it, and this changes all of them: its `tool.toml` (`network`), the
-    /// executor's ceilings (`ceilings.network_allowed`), the hosts of the tool (`network.tools`), and a policy of the
-    /// built-in governor (`tools` and `network.allowed_domains`). Comments and order stay. For a governor of your own,
-    /// it says what the verdict has to have.
+    /// A tool reaches a host if four places allow it, and this changes all of them: its `tool.toml`
+    /// (`network`), the executor's ceilings (`ceilings.network_allowed`), the hosts of the tool
+    /// (`network.tools`), and a policy of the built-in governor (`tools` and `network.allowed_domains`).
+    /// Comments and order stay. For a governor of your own, it says what the verdict has to have.
     ///
-    /// The tool gets exactly this host and port, over HTTPS: refused are plain http, wildcards, addresses that are not
-    /// public, and changes that would turn the network on for another tool. Without `--write`, nothing is changed.
+    /// The tool gets exactly this host and port, over HTTPS: refused are plain http, wildcards, addresses
+    /// that are not public, and changes that would turn the network on for another tool. Without `--write`,
+    /// nothing is changed.
     #[command(after_help = "\
 After `--write`, it says what is left: to approve the tool's new definition, and to restart the server, which reads
 configuration and policies only at its start.

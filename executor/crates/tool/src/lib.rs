@@ -1,5 +1,5 @@
-//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`, `allow`, `prepare`), registries (`push`, `sync`),
-//! and the commands of a tool's author, one file each.
+//! `tool`: the catalogue (`list`, `inspect`, `add`, `approve`, `reject`, `allow`, `prepare`), registries
+//! (`push`, `sync`), and the commands of a tool's author, one file each.
 
 mod add;
 mod allow;

@@ -148,7 +148,8 @@ fn missing_folder_notice(usage: &Usage) -> String {
     usage.missing_roots.iter().map(notice).collect()
 }
 
-/// The part of a message about a run without a network: the layer that turned it off, which a tool cannot know.
+/// The part of a message about a run without a network: the layer that turned it off, which a tool cannot
+/// know.
 fn no_network_notice(usage: &Usage) -> String {
     match usage.network.value {
         true => String::new(),
@@ -181,8 +182,8 @@ pub fn no_network_reason(layer: Layer) -> &'static str {
     }
 }
 
-/// The part of a message about a host or an address that was refused: the list that refuses it. It names no other entry
-/// of the list: a tool does not learn which hosts it may reach.
+/// The part of a message about a host or an address that was refused: the list that refuses it. It names no
+/// other entry of the list: a tool does not learn which hosts it may reach.
 fn host_notice(usage: &Usage) -> String {
     let denied = usage.denied.iter();
     let notice = denied.filter_map(|denial| {
@@ -344,7 +345,8 @@ fn exceeded_budget(row: &LimitRow, granted: u64, layer: Layer) -> String {
     if layer == Layer::Executor { format!("{reached} (`{}`)", row.path) } else { reached }
 }
 
-/// The command with which an operator lets a tool reach a host that was refused; `None` if no such command helps.
+/// The command with which an operator lets a tool reach a host that was refused; `None` if no such command
+/// helps.
 #[must_use]
 pub fn allow_command(tool: &ToolName, usage: &Usage) -> Option<String> {
     let is_refused = |denial: &&Denial| {

@@ -449,7 +449,8 @@ pub struct Denial {
     pub what: String,
     /// The reason for the denial.
     pub reason: DenialReason,
-    /// The layer whose list of hosts denies it; `None` for another reason, and in a record of an earlier version.
+    /// The layer whose list of hosts denies it; `None` for another reason, and in a record of an earlier
+    /// version.
     pub set_by: Option<crate::limit::Layer>,
     /// The number of occurrences.
     pub count: u64,

@@ -34,8 +34,8 @@ pub struct EgressSettings {
 }
 
 impl EgressSettings {
-    /// An address of a host that these settings refuse, if it is known without a look-up: the host itself, or a fixed
-    /// address of its name.
+    /// An address of a host that these settings refuse, if it is known without a look-up: the host itself, or
+    /// a fixed address of its name.
     #[must_use]
     pub fn refused_address(&self, host: &Host, port: u16) -> Option<SocketAddr> {
         let addresses = match host {

@@ -157,9 +157,9 @@ async fn in_background<T: Send + 'static>(
 }
 
 impl Egress {
-    /// Sends a request that has waited, once, and returns the status of the answer. `agent` is that of the run, and
-    /// `blocked` are the hosts that were blocked for the run. The host has to be one that `ceilings` allow now.
-    /// Redirects are not followed.
+    /// Sends a request that has waited, once, and returns the status of the answer. `agent` is that of the
+    /// run, and `blocked` are the hosts that were blocked for the run. The host has to be one that `ceilings`
+    /// allow now. Redirects are not followed.
     ///
     /// # Errors
     /// [`EgressError`] if there is no answer. [`EgressError::may_have_arrived`] says whether the request was sent. A

@@ -97,7 +97,8 @@ impl Policies {
         }
     }
 
-    /// `true` if the changes turn the network on for this tool. `was_on` says if the ceilings allowed it before.
+    /// `true` if the changes turn the network on for this tool. `was_on` says if the ceilings allowed it
+    /// before.
     pub(super) fn turns_on(&self, tool: &ToolName, was_on: bool) -> bool {
         match self {
             // Its verdicts are not known.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The text with the member at these names of objects, which are made if there are none. `None` if the text is not JSON, or
-/// one of the names is no object.
+/// The text with the member at these names of objects, which are made if there are none. `None` if the text
+/// is not JSON, or one of the names is no object.
 pub(crate) fn set(text: &str, names: &[&str], value: &Value) -> Option<String> {
     let changed = match find(text, names)? {
         Place::Value(old) => splice(text, old, &compact(value))?,
@@ -76,8 +76,8 @@ fn insert(text: &str, object: Range<usize>, missing: &[&str], value: &Value) -> 
     splice(text, end..end, &format!(",{gap}{member}"))
 }
 
-/// The white space before the first part of an object or a list, for one more part: that of a part in a line of its own, or
-/// else one space.
+/// The white space before the first part of an object or a list, for one more part: that of a part in a line
+/// of its own, or else one space.
 fn gap_before(text: &str, start: usize) -> Option<&str> {
     let before = text.get(..start)?;
     let gap = before.get(before.trim_end().len()..)?;

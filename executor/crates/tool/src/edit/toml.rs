@@ -5,15 +5,16 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
-/// The text with the value of a key, given by its parts. `value` is TOML. `None` if the text is not TOML, or has the tables
-/// of the key in a form that is not changed here, such as `a.b = 1`.
+/// The text with the value of a key, given by its parts. `value` is TOML. `None` if the text is not TOML, or
+/// has the tables of the key in a form that is not changed here, such as `a.b = 1`.
 pub(crate) fn set(text: &str, key: &[&str], value: &str) -> Option<String> {
     let (name, tables) = key.split_last()?;
     let document = DeTable::parse(text).ok()?;
     let changed = match descend(document.get_ref(), tables)? {
         Place::Table { span, table } => match find(table, name) {
             Some(old) => splice(text, old.span(), value)?,
-            // A table that has only sections below it may get its own; one of dotted keys may not, which is found out below.
+            // A table that has only sections below it may get its own; one of dotted keys may not, which is
+            // found out below.
             None => {
                 let pair = pair(name, value);
                 insert(text, span, &pair).unwrap_or_else(|| append(text, tables, &pair))
@@ -27,7 +28,8 @@ pub(crate) fn set(text: &str, key: &[&str], value: &str) -> Option<String> {
     checked(text, changed, key, parse_value(value)?)
 }
 
-/// The text with one more value at the end of the list of a key, which is made if there is none. `item` is TOML.
+/// The text with one more value at the end of the list of a key, which is made if there is none. `item` is
+/// TOML.
 pub(crate) fn push(text: &str, key: &[&str], item: &str) -> Option<String> {
     let (name, tables) = key.split_last()?;
     let document = DeTable::parse(text).ok()?;
