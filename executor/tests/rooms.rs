@@ -13,7 +13,7 @@ mod source;
 use source::{AuthorityItems, Name, NamePath, SourceFile, authority_items, files, names, root};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VOCABULARY: [&str; 26] = [
+const VOCABULARY: [&str; 27] = [
     "json_schema",
     "ident",
     "node",
@@ -32,6 +32,7 @@ const VOCABULARY: [&str; 26] = [
     "strict_json",
     "call",
     "verdict",
+    "request",
     "tool",
     "outcome",
     "durability",

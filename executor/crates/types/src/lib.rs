@@ -20,6 +20,7 @@ pub mod node;
 pub mod outcome;
 pub mod quantity;
 pub mod rate_limit;
+pub mod request;
 pub mod session;
 pub mod stop;
 pub mod stored;
