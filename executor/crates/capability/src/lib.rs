@@ -54,6 +54,7 @@ mod handover;
 mod limits;
 mod permit;
 mod reach;
+mod requests;
 mod root;
 mod roots;
 mod scope;
@@ -69,6 +70,7 @@ pub use handover::{Handover, ReceivedPermit};
 pub use limits::{Claims, Limits};
 pub use permit::{OperatorPermitError, Permit};
 pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, ReachError};
+pub use requests::{RequestRule, RequestTarget};
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};
@@ -81,4 +83,5 @@ pub use a2g_types::limit::{
     Quantity,
 };
 pub use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+pub use a2g_types::request::{DeclaredRequest, RequestError};
 pub use a2g_types::tool::CallTargets;

@@ -1,11 +1,13 @@
-//! The hosts that a run may reach: hosts, patterns of hosts, and the meet of the layers' limits on hosts.
+//! The hosts that a run may reach: hosts, patterns of hosts, and the meet of the layers' limits on hosts and requests.
 //!
 //! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
 //! without the trailing dot. An ambiguous text, such as `0x7f.1` or `allowed@evil`, is refused.
 
 use super::grant::Ceilings;
+use super::requests::{RequestRule, RequestTarget};
 use a2g_types::ident::excerpt;
 use a2g_types::limit::{Bound, Layer};
+use a2g_types::request::PlainPath;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -215,6 +217,8 @@ pub struct HostClaims {
     pub allowed: Option<Vec<HostPattern>>,
     /// The hosts that may not be reached, even if another layer allows them.
     pub blocked: Vec<HostPattern>,
+    /// The only requests that may be sent to these hosts. `None` leaves them to the other layers.
+    pub requests: Option<Vec<RequestRule>>,
     /// Maximum number of requests per minute of the agent, in all of its runs together.
     pub requests_per_minute: Option<u32>,
 }
@@ -242,6 +246,8 @@ pub struct Reach {
     /// Every layer's own list, to find the layer that does not allow a host.
     lists: BTreeSet<(Layer, BTreeSet<HostPattern>)>,
     pub(super) blocked: BTreeSet<(HostPattern, Layer)>,
+    /// The list of each layer that has one. A request has to be in all of them.
+    requests: BTreeSet<(Layer, BTreeSet<RequestRule>)>,
     pub(super) requests_per_minute: Option<Bound<u32>>,
 }
 
@@ -270,7 +276,7 @@ impl ReachError {
 impl Reach {
     /// The limits of one layer.
     pub(super) fn from_claims(layer: Layer, claims: HostClaims) -> Self {
-        let HostClaims { allowed, blocked, requests_per_minute } = claims;
+        let HostClaims { allowed, blocked, requests, requests_per_minute } = claims;
         let remove_covered = |patterns: Vec<HostPattern>| {
             let is_covered =
                 |one: &HostPattern| patterns.iter().any(|other| other != one && other.covers(one));
@@ -281,6 +287,7 @@ impl Reach {
             lists: list.collect(),
             allowed: allowed.map(remove_covered),
             blocked: blocked.into_iter().map(|pattern| (pattern, layer)).collect(),
+            requests: requests.into_iter().map(|rules| (layer, rules.into_iter().collect())).collect(),
             requests_per_minute: requests_per_minute.map(|value| Bound { value, layer }),
         }
     }
@@ -298,16 +305,18 @@ impl Reach {
         let allowed = ceilings.hosts.allowed.clone().filter(|_| ceilings.network).unwrap_or_default();
         let mut all_blocked = ceilings.hosts.blocked.clone();
         all_blocked.extend(blocked);
-        let claims = HostClaims { allowed: Some(allowed), blocked: all_blocked, requests_per_minute: None };
+        let claims = HostClaims { allowed: Some(allowed), blocked: all_blocked, ..HostClaims::default() };
         Self::for_executor(vec![host]).meet(Self::from_claims(Layer::Executor, claims))
     }
 
-    /// The meet of both sides: the intersection of the allowed lists and the union of the blocked lists.
+    /// The meet of both sides: the intersection of the allowed hosts and requests, and the union of the blocked hosts.
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;
         blocked.extend(other.blocked);
         let mut lists = self.lists;
         lists.extend(other.lists);
+        let mut requests = self.requests;
+        requests.extend(other.requests);
         Self {
             lists,
             allowed: match (self.allowed, other.allowed) {
@@ -315,6 +324,7 @@ impl Reach {
                 (only, None) | (None, only) => only,
             },
             blocked,
+            requests,
             requests_per_minute: match (self.requests_per_minute, other.requests_per_minute) {
                 (Some(a), Some(b)) => Some(a.narrower(b)),
                 (only, None) | (None, only) => only,
@@ -365,6 +375,32 @@ impl Reach {
         })
     }
 
+    /// Checks a request to an allowed host. Without a list of requests, each one is allowed.
+    ///
+    /// # Errors
+    /// The first layer whose list does not have the request. No list has one whose path has more than one reading.
+    pub fn check_request(&self, target: &RequestTarget<'_>) -> Result<(), Layer> {
+        let Some(first) = self.requests_set_by() else { return Ok(()) };
+        let path = PlainPath::parse(target.path).ok_or(first)?;
+        let has = |rules: &BTreeSet<RequestRule>| rules.iter().any(|rule| rule.matches(target, &path));
+        match self.requests.iter().find(|(_, rules)| !has(rules)) {
+            Some((layer, _)) => Err(*layer),
+            None => Ok(()),
+        }
+    }
+
+    /// The first layer that has a list of requests; `None` if no layer has one, so that every request to an allowed host
+    /// may be sent.
+    #[must_use]
+    pub fn requests_set_by(&self) -> Option<Layer> {
+        self.requests.first().map(|(layer, _)| *layer)
+    }
+
+    /// The requests of the layers' lists. A run may send those that all lists have.
+    pub fn allowed_requests(&self) -> impl Iterator<Item = (&RequestRule, Layer)> {
+        self.requests.iter().flat_map(|(layer, rules)| rules.iter().map(move |rule| (rule, *layer)))
+    }
+
     /// The allowed patterns, sorted.
     pub fn allowed_patterns(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
         self.allowed.iter().flatten().map(|(pattern, layer)| (pattern, *layer))
@@ -408,6 +444,7 @@ fn intersect(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use a2g_types::request::DeclaredRequest;
     use proptest::prelude::*;
 
     fn pattern(text: &str) -> HostPattern {
@@ -418,15 +455,15 @@ mod tests {
         Host::parse(text).unwrap()
     }
 
+    fn rule(text: &str) -> RequestRule {
+        RequestRule::from_declared(&DeclaredRequest::parse(text).unwrap()).unwrap()
+    }
+
     #[test]
     fn the_limits_of_one_layer_allow_a_host_or_not() {
         let claims = |allowed: Option<&[&str]>, blocked: &[&str]| {
             let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
-            HostClaims {
-                allowed: allowed.map(patterns),
-                blocked: patterns(blocked),
-                requests_per_minute: None,
-            }
+            HostClaims { allowed: allowed.map(patterns), blocked: patterns(blocked), ..HostClaims::default() }
         };
         let one = HostPattern::Exactly(host("a.example"));
         assert!(claims(None, &[]).allows(&one) && claims(Some(&["*.example"]), &["b.example"]).allows(&one));
@@ -442,7 +479,7 @@ mod tests {
             let hosts = HostClaims {
                 allowed: Some(patterns(allowed)),
                 blocked: patterns(blocked),
-                requests_per_minute: None,
+                ..HostClaims::default()
             };
             Ceilings { network, hosts, ..Ceilings::closed() }
         };
@@ -605,7 +642,7 @@ mod tests {
             let claims = HostClaims {
                 allowed: allowed.map(patterns),
                 blocked: patterns(blocked),
-                requests_per_minute: None,
+                ..HostClaims::default()
             };
             Reach::from_claims(layer, claims)
         };
@@ -639,13 +676,56 @@ mod tests {
     }
 
     #[test]
+    fn a_run_with_declared_requests_sends_those_and_no_others() {
+        let texts = ["GET https://API.example.com./items/{id}", "POST http://10.0.0.1:8080/v1/**"];
+        let declared = texts.map(|text| DeclaredRequest::parse(text).unwrap());
+        let reach = Reach::from_claims(Layer::Tool, HostClaims::of_requests(&declared.into()));
+        let check = |method, is_https, name: &str, port, path| {
+            reach.check_request(&RequestTarget { method, is_https, host: &host(name), port, path })
+        };
+        assert_eq!(check("GET", true, "api.example.com", 443, "/items/1"), Ok(()));
+        assert_eq!(check("POST", false, "10.0.0.1", 8080, "/v1/x/y"), Ok(()));
+        for (method, is_https, name, port, path) in [
+            ("HEAD", true, "api.example.com", 443, "/items/1"),
+            ("get", true, "api.example.com", 443, "/items/1"),
+            ("GET", false, "api.example.com", 443, "/items/1"),
+            ("GET", true, "api.example.com", 8443, "/items/1"),
+            ("GET", true, "example.com", 443, "/items/1"),
+            ("GET", true, "api.example.com", 443, "/items"),
+            ("GET", true, "api.example.com", 443, "/items/"),
+            ("GET", true, "api.example.com", 443, "/items/1/2"),
+            ("GET", true, "api.example.com", 443, "/items/../1"),
+            ("GET", true, "api.example.com", 443, "//items/1"),
+            ("POST", false, "10.0.0.1", 80, "/v1/x"),
+            ("POST", false, "10.0.0.1", 8080, "/v1/..%2fx"),
+        ] {
+            let refused = check(method, is_https, name, port, path);
+            assert_eq!(refused, Err(Layer::Tool), "{method} {name}:{port}{path}");
+        }
+        assert_eq!(reach.check_pattern(&pattern("https://api.example.com")), Ok(()));
+        for other in ["api.example.com", "https://api.example.com:8443", "https://b.example"] {
+            assert_eq!(reach.check_pattern(&pattern(other)), Err(ReachError::NotAllowed(Layer::Tool)));
+        }
+        assert_eq!(reach.allowed_requests().count(), 2);
+    }
+
+    #[test]
+    fn a_tool_that_declares_no_request_to_a_valid_host_sends_none() {
+        let all = Reach::from_claims(Layer::Tool, HostClaims::of_requests(&BTreeSet::new()));
+        assert!(all.requests_set_by().is_none() && all.allowed.is_none() && sends(&all, "/x/../y"));
+        let declared = DeclaredRequest::parse("GET https://0x7f.1/**").unwrap();
+        let none = Reach::from_claims(Layer::Tool, HostClaims::of_requests(&[declared].into()));
+        assert!(!sends(&none, "/") && none.is_allowed_list_blocked());
+    }
+
+    #[test]
     fn blocked_patterns_win_and_an_empty_list_allows_no_host() {
         let reach_of = |allowed: &[&str], blocked: &[&str]| {
             let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
             let claims = HostClaims {
                 allowed: Some(patterns(allowed)),
                 blocked: patterns(blocked),
-                requests_per_minute: None,
+                ..HostClaims::default()
             };
             Reach::from_claims(Layer::Executor, claims)
         };
@@ -668,19 +748,38 @@ mod tests {
 
     const NAMES: [&str; 8] =
         ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1", "https://a.com", "https://10.0.0.1:8443"];
+    const REQUESTS: [&str; 5] = [
+        "GET https://a.com/x",
+        "GET https://a.com/*",
+        "GET https://a.com/x/**",
+        "POST https://a.com/**",
+        "GET https://b.a.com/**",
+    ];
     const HOSTS: [&str; 6] = ["com", "a.com", "b.a.com", "c.b.a.com", "10.0.0.1", "evil.org"];
 
     fn reach() -> impl Strategy<Value = Reach> {
         let patterns = || prop::sample::subsequence(NAMES.to_vec(), 0..4);
         let layers = [Layer::Verdict, Layer::StandingPolicy, Layer::Tool, Layer::Executor];
         let rate = prop::option::of(1u32..4);
-        let parts = (prop::sample::select(layers.to_vec()), prop::option::of(patterns()), patterns(), rate);
-        parts.prop_map(|(layer, allowed, blocked, requests_per_minute)| {
+        let requests = prop::option::of(prop::sample::subsequence(REQUESTS.to_vec(), 0..4));
+        let hosts = (prop::option::of(patterns()), patterns());
+        let parts = (prop::sample::select(layers.to_vec()), hosts, requests, rate);
+        parts.prop_map(|(layer, (allowed, blocked), requests, requests_per_minute)| {
             let parsed = |texts: Vec<&str>| texts.into_iter().map(pattern).collect::<Vec<_>>();
-            let claims =
-                HostClaims { allowed: allowed.map(parsed), blocked: parsed(blocked), requests_per_minute };
+            let claims = HostClaims {
+                allowed: allowed.map(parsed),
+                blocked: parsed(blocked),
+                requests: requests.map(|texts| texts.into_iter().map(rule).collect()),
+                requests_per_minute,
+            };
             Reach::from_claims(layer, claims)
         })
+    }
+
+    /// `true` if the run may send a GET of this path to one host.
+    fn sends(reach: &Reach, path: &str) -> bool {
+        let target = RequestTarget { method: "GET", is_https: true, host: &host("a.com"), port: 443, path };
+        reach.check_request(&target).is_ok()
     }
 
     proptest! {
@@ -714,6 +813,9 @@ mod tests {
                     let both = allows(&a, text, port) && allows(&b, text, port);
                     prop_assert_eq!(allows(&met, text, port), both, "{} {:?}", text, port);
                 }
+            }
+            for path in ["/x", "/y", "/x/y", "/x/../y", "/"] {
+                prop_assert_eq!(sends(&met, path), sends(&a, path) && sends(&b, path), "{}", path);
             }
         }
 

@@ -18,7 +18,7 @@ fn tree(path: &str) -> Tree {
 fn hosts(allowed: Option<&[&str]>, blocked: &[&str]) -> HostClaims {
     let patterns =
         |texts: &[&str]| texts.iter().map(|text| HostPattern::parse(text).unwrap()).collect::<Vec<_>>();
-    HostClaims { allowed: allowed.map(patterns), blocked: patterns(blocked), requests_per_minute: None }
+    HostClaims { allowed: allowed.map(patterns), blocked: patterns(blocked), ..HostClaims::default() }
 }
 
 fn ceilings() -> Ceilings {

@@ -17,7 +17,7 @@ pub(super) fn parse_network_limits(
     let claims = HostClaims {
         allowed: Some(parse_patterns("network.allowed_domains", &network.allowed_domains)?),
         blocked: parse_patterns("network.blocked_domains", &network.blocked_domains)?,
-        requests_per_minute: None,
+        ..HostClaims::default()
     };
     let budgets = NetworkBudgets {
         requests: check_count("network.max_requests", network.max_requests, 1, NetworkBudgets::MAX_REQUESTS)?,

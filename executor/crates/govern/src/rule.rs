@@ -238,6 +238,7 @@ pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
     Ok(HostClaims {
         allowed: allowed_domains.as_deref().map(patterns).transpose()?,
         blocked: patterns(blocked_domains)?,
+        requests: None,
         requests_per_minute: max_requests_per_minute.map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
     })
 }

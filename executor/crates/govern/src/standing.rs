@@ -533,6 +533,7 @@ mod tests {
                 hosts: HostClaims {
                     allowed: Some(Vec::new()),
                     blocked: vec![HostPattern::parse("*.onion").unwrap()],
+                    requests: None,
                     requests_per_minute: Some(60),
                 },
                 areas: Some(vec![Tree::parse_path("/workspace").unwrap().into()]),
