@@ -206,6 +206,7 @@ fn network() -> NetworkUsage {
         },
         allowed: Vec::new(),
         blocked: Vec::new(),
+        allowed_requests: Vec::new(),
         requests_per_minute: None,
         requests: 1,
         connections: 1,

@@ -131,6 +131,7 @@ fn http_error(refusal: EgressError) -> HttpError {
             | DenialReason::RequestRate
             | DenialReason::Staged
             | DenialReason::HeldRequests
+            | DenialReason::RequestNotDeclared
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

@@ -112,6 +112,7 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             | DenialReason::ReceivedBytes
             | DenialReason::Staged
             | DenialReason::HeldRequests
+            | DenialReason::RequestNotDeclared
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

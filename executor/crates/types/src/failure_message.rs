@@ -116,6 +116,7 @@ fn denial_notices(usage: &Usage) -> String {
         no_folder_notice(usage),
         missing_folder_notice(usage),
         staged_notice(usage),
+        request_notice(usage),
         host_notice(usage),
     ];
     notices.concat()
@@ -220,7 +221,8 @@ pub fn refused_host_reason(denial: &Denial) -> Option<String> {
         | DenialReason::SentBytes
         | DenialReason::ReceivedBytes
         | DenialReason::Staged
-        | DenialReason::HeldRequests => return None,
+        | DenialReason::HeldRequests
+        | DenialReason::RequestNotDeclared => return None,
     };
     let layer = denial.set_by?;
     let key = match (layer, is_blocked) {
@@ -257,6 +259,19 @@ fn staged_notice(usage: &Usage) -> String {
     format!(
         "; a request to `{}` cannot wait for the commit: a run may leave {max} requests \
          (`ceilings.held_requests`), each with a URL of at most 2 KiB and a body of at most 1 MiB",
+        escape_guest_text(&denial.what)
+    )
+}
+
+/// The part of a message about a request that the tool does not declare.
+fn request_notice(usage: &Usage) -> String {
+    let mut denied = usage.denied.iter();
+    let Some(denial) = denied.find(|denial| denial.reason == DenialReason::RequestNotDeclared) else {
+        return String::new();
+    };
+    format!(
+        "; `{}` was refused: the tool sends only the requests that its `tool.toml` declares \
+         (`capabilities.requests`), with paths that every server reads in one way, and opens no connection of its own",
         escape_guest_text(&denial.what)
     )
 }

@@ -404,6 +404,9 @@ pub enum DenialReason {
     /// The request would have waited for the commit of the run's file changes, and is beyond the number of such requests
     /// or too large.
     HeldRequests,
+    /// The requests that the tool declares do not have this one, or its path has more than one reading; or it is a
+    /// connection, of which no declaration can say what it sends.
+    RequestNotDeclared,
 }
 
 impl DenialReason {
@@ -437,7 +440,8 @@ impl DenialReason {
             | Self::SentBytes
             | Self::ReceivedBytes
             | Self::Staged
-            | Self::HeldRequests => true,
+            | Self::HeldRequests
+            | Self::RequestNotDeclared => true,
         }
     }
 }
@@ -449,8 +453,8 @@ pub struct Denial {
     pub what: String,
     /// The reason for the denial.
     pub reason: DenialReason,
-    /// The layer whose list of hosts denies it; `None` for another reason, and in a record of an earlier
-    /// version.
+    /// The layer whose list of hosts or requests denies it; `None` for another reason, and in a record of an
+    /// earlier version.
     pub set_by: Option<crate::limit::Layer>,
     /// The number of occurrences.
     pub count: u64,
@@ -502,6 +506,9 @@ pub struct NetworkUsage {
     pub allowed: Vec<HostRule>,
     /// The hosts that the run could not reach, even if another pattern allows them.
     pub blocked: Vec<HostRule>,
+    /// The only requests that the run could send, as its tool declares them; empty if it declares none, so that each
+    /// request to a host in `allowed` could be sent.
+    pub allowed_requests: Vec<Bound<String>>,
     /// Maximum number of requests per minute of the agent, if a layer sets one.
     pub requests_per_minute: Option<Bound<u32>>,
     /// The number of requests, as [`NetworkBudgets::requests`] counts them.

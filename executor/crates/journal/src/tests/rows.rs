@@ -125,6 +125,7 @@ fn network() -> NetworkUsage {
         },
         allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
         blocked: vec![rule("b.example.com", Layer::Executor)],
+        allowed_requests: Vec::new(),
         requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),
         requests: 3,
         connections: 1,
@@ -163,7 +164,7 @@ fn full_usage(usage: &mut Usage) {
     let denial =
         |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, set_by: None, count: 2 };
     // The reasons that were added later have receipts of their own.
-    let later = [DenialReason::Staged, DenialReason::HeldRequests];
+    let later = [DenialReason::Staged, DenialReason::HeldRequests, DenialReason::RequestNotDeclared];
     let reasons = DenialReason::VARIANTS.iter().filter(|reason| !later.contains(reason));
     usage.denied = reasons.map(denial).collect();
     usage.denied_truncated = true;
@@ -324,6 +325,16 @@ fn stored_texts_are_stable() {
         receipt.outcome.usage.denied = vec![denial];
     });
     golden.check_receipt("refused-host", &refused_host);
+    let undeclared = receipt_with(|receipt| {
+        let declared = Bound { value: "GET https://a.example/{id}".into(), layer: Layer::Tool };
+        let what = "PUT https://a.example:443/1".into();
+        let set_by = Some(Layer::Tool);
+        let denial = Denial { what, reason: DenialReason::RequestNotDeclared, set_by, count: 2 };
+        receipt.outcome.usage.network_used =
+            Some(NetworkUsage { allowed_requests: vec![declared], ..network() });
+        receipt.outcome.usage.denied = vec![denial];
+    });
+    golden.check_receipt("undeclared-request", &undeclared);
     let held = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Condition };
         let request = ShownRequest {

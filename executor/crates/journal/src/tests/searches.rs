@@ -208,6 +208,7 @@ fn searchable(call: &Call, end: End) -> Receipt {
         budgets: NetworkBudgets::ZERO,
         allowed: Vec::new(),
         blocked: Vec::new(),
+        allowed_requests: Vec::new(),
         requests_per_minute: None,
         requests: 1,
         connections: 1,

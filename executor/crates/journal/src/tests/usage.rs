@@ -55,6 +55,7 @@ fn nth_receipt(call: &Call, n: u64) -> Receipt {
         },
         allowed: Vec::new(),
         blocked: Vec::new(),
+        allowed_requests: Vec::new(),
         requests_per_minute: None,
         requests: u32::try_from(n).unwrap(),
         connections: 1,

@@ -101,7 +101,8 @@ impl EgressError {
                 | DenialReason::Address
                 | DenialReason::Requests
                 | DenialReason::RequestRate
-                | DenialReason::Connections => false,
+                | DenialReason::Connections
+                | DenialReason::RequestNotDeclared => false,
                 // Counted on a connection, or nothing that a request is denied for.
                 DenialReason::SentBytes
                 | DenialReason::ReceivedBytes

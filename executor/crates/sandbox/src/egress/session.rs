@@ -12,11 +12,11 @@ use super::tunnel::ResolvedNames;
 use super::{
     Body, ConnectFuture, Egress, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, SendFuture, Timeouts,
 };
-use a2g_capability::{Domain, Grant, Host, HostPattern, Reach, ReachError};
+use a2g_capability::{Domain, Grant, Host, HostPattern, Reach, ReachError, RequestTarget};
 use a2g_runtime::spawn;
 use a2g_runtime::timer_now;
 use a2g_types::ident::AgentDid;
-use a2g_types::limit::{FileEffects, Layer, NetworkBudgets};
+use a2g_types::limit::{Bound, FileEffects, Layer, NetworkBudgets};
 use a2g_types::outcome::{Contact, Denial, DenialReason, HostRule, NetworkUsage, Usage};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -46,6 +46,19 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
+];
+
+/// Header fields in which some servers and proxies find another method, host or path than those of the request. They are
+/// removed from the requests of a tool that declares them.
+const OVERRIDE_FIELDS: [&str; 8] = [
+    "x-forwarded-host",
+    "x-forwarded-prefix",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-url",
 ];
 
 /// Maximum number of characters of a target that a report quotes: the longest name with scheme, port and address.
@@ -146,11 +159,15 @@ impl NetworkSession {
     #[must_use]
     pub fn usage(&self) -> NetworkUsage {
         let rule = |(pattern, set_by): (&HostPattern, _)| HostRule { pattern: pattern.to_string(), set_by };
+        let requests = self.reach.allowed_requests();
         let accounting = self.accounting();
         NetworkUsage {
             budgets: self.budgets,
             allowed: self.reach.allowed_patterns().map(rule).collect(),
             blocked: self.reach.blocked_patterns().map(rule).collect(),
+            allowed_requests: requests
+                .map(|(request, layer)| Bound { value: request.to_string(), layer })
+                .collect(),
             requests_per_minute: self.reach.requests_per_minute(),
             requests: accounting.requests,
             connections: accounting.peak_connections,
@@ -174,7 +191,7 @@ impl NetworkSession {
         EgressError::Denied(reason)
     }
 
-    /// As [`Self::deny`], by a list of this layer.
+    /// As [`Self::deny`], by a list of hosts or requests of this layer.
     fn deny_by(&self, layer: Layer, reason: DenialReason, subject: &str) -> EgressError {
         self.accounting().deny(reason, Some(layer), subject);
         EgressError::Denied(reason)
@@ -247,8 +264,9 @@ impl NetworkSession {
         })?;
         let subject = target.to_string();
         self.check_pattern(&target.pattern(), &subject)?;
+        let mut request = sanitise(request, &target)?;
+        self.check_request(&mut request, &target)?;
         let held = if only_reads(request.method()) { None } else { self.reserve_held(&subject)? };
-        let request = sanitise(request, &target)?;
         self.check_rate_limit(&subject)?;
         if let Some(held) = held {
             return self.hold(held, request, &target).await;
@@ -377,9 +395,32 @@ impl NetworkSession {
         })
     }
 
-    /// Refuses a direct connection if the run's file changes wait for a decision: the bytes that it sends could not be
-    /// taken back with them.
+    /// Checks a request, as it is sent, against the requests that the tool declares. Removes the fields in which a server
+    /// could find another one.
+    fn check_request(&self, request: &mut Request<Body>, target: &Target) -> Result<(), EgressError> {
+        if self.reach.requests_set_by().is_none() {
+            return Ok(());
+        }
+        remove_overrides(request.headers_mut());
+        let sent = RequestTarget {
+            method: request.method().as_str(),
+            is_https: target.tls,
+            host: &target.host,
+            port: target.port,
+            path: request.uri().path(),
+        };
+        self.reach.check_request(&sent).map_err(|layer| {
+            let subject = format!("{} {target}{}", sent.method, sent.path);
+            self.deny_by(layer, DenialReason::RequestNotDeclared, &subject)
+        })
+    }
+
+    /// Refuses a direct connection if the tool declares its requests, which says nothing of bytes, or if the run's file
+    /// changes wait for a decision: the bytes that it sends could not be taken back with them.
     pub(super) fn check_may_connect(&self, subject: &str) -> Result<(), EgressError> {
+        if let Some(layer) = self.reach.requests_set_by() {
+            return Err(self.deny_by(layer, DenialReason::RequestNotDeclared, subject));
+        }
         match self.effects {
             FileEffects::Direct | FileEffects::Atomic => Ok(()),
             FileEffects::Staged => Err(self.deny(DenialReason::Staged, subject)),
@@ -597,7 +638,7 @@ impl Drop for ConnectionSlot {
 }
 
 impl NetworkAccounting {
-    /// Records a denial, with the layer whose list denies a host.
+    /// Records a denial, with the layer whose list denies a host or a request.
     fn deny(&mut self, reason: DenialReason, set_by: Option<Layer>, subject: &str) -> io::Error {
         // The target is the guest's text and ends up in reports and terminals.
         let subject: String = subject.chars().take(MAX_TARGET_CHARS).flat_map(char::escape_default).collect();
@@ -675,6 +716,16 @@ fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Eg
     parts.uri = path.parse::<Uri>().map_err(|_| NetworkError::Request)?;
     parts.version = http::Version::HTTP_11;
     Ok(Request::from_parts(parts, body))
+}
+
+/// Removes the [`OVERRIDE_FIELDS`]. To servers that pass fields on as variables, `_` and `-` are the same.
+fn remove_overrides(fields: &mut HeaderMap) {
+    let is_override =
+        |name: &&HeaderName| OVERRIDE_FIELDS.contains(&name.as_str().replace('_', "-").as_str());
+    let names = fields.keys().filter(is_override).cloned().collect::<Vec<_>>();
+    for name in names {
+        fields.remove(name);
+    }
 }
 
 /// The size of header fields as they are sent, in bytes.

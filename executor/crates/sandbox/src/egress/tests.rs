@@ -8,6 +8,7 @@ use a2g_types::ident::AgentDid;
 use a2g_types::limit::{FileEffects, Layer, LimitMap, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
 use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
+use a2g_types::request::DeclaredRequest;
 use http_body_util::{BodyExt as _, Empty, Full};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -21,6 +22,11 @@ fn grant(budgets: NetworkBudgets) -> Grant {
 }
 
 fn grant_with(budgets: NetworkBudgets, effects: FileEffects) -> Grant {
+    grant_to(Claims::default(), budgets, effects)
+}
+
+/// As [`grant_with`], to a tool that sets these limits.
+fn grant_to(tool: Claims, budgets: NetworkBudgets, effects: FileEffects) -> Grant {
     let ceilings = Ceilings {
         limits: LimitMap::defaults()
             .with(MemoryLimit::from_mb(64).unwrap())
@@ -32,7 +38,7 @@ fn grant_with(budgets: NetworkBudgets, effects: FileEffects) -> Grant {
         network_budgets: budgets,
         ..Ceilings::closed()
     };
-    Grant::meet(super::test_authority(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+    Grant::meet(super::test_authority(), [(Layer::Tool, tool)], &ceilings).unwrap()
 }
 
 fn agent() -> AgentDid {
@@ -277,6 +283,42 @@ async fn requests_that_may_wait_are_kept_whole_and_sent_once_later() {
     let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
     assert_eq!(send(&Ceilings { network: true, hosts, ..Ceilings::closed() }).await, Ok(204));
     assert_eq!(*connections.lock(), 1);
+}
+
+#[tokio::test]
+async fn a_tool_that_declares_requests_sends_no_other_and_opens_no_connection() {
+    let (address, connections) = server().await;
+    let port = address.port();
+    let url = format!("http://changes.example:{port}");
+    let declared = ["GET", "POST"].map(|method| DeclaredRequest::parse(&format!("{method} {url}/")).unwrap());
+    let claims = Claims { hosts: HostClaims::of_requests(&declared.into()), ..Claims::default() };
+    let budgets = NetworkBudgets { held_requests: 3, ..BUDGETS };
+    let kept = Arc::new(InMemory(Mutex::default(), Mutex::new(u64::MAX)));
+    let held: Arc<dyn HeldRequests> = Arc::<InMemory>::clone(&kept);
+    let egress = egress(&[&["127.0.0.1"][..]; 4], address);
+    let grant = grant_to(claims, budgets, FileEffects::Staged);
+    let run = egress.open_holding(&agent(), &grant, Some(held));
+    assert_eq!(ask(&run, port).await, Ok(204));
+    for method in ["HEAD", "PUT", "get"] {
+        let refused = Err(DenialReason::RequestNotDeclared.into());
+        assert_eq!(ask_by(method, &run, port).await, refused, "{method}");
+    }
+    for path in ["/x", "//", "/%2e"] {
+        let refused = Err(DenialReason::RequestNotDeclared.into());
+        assert_eq!(post(&run, &format!("{url}{path}"), String::new()).await, refused, "{path}");
+    }
+    assert!(kept.0.lock().is_empty(), "what is refused does not wait");
+    assert_eq!(post(&run, &format!("{url}/?x=1"), String::new()).await, Ok((202, "1".to_owned())));
+    run.backend().unwrap().look_up("changes.example".to_owned()).await.unwrap();
+    let refused = EgressError::from(DenialReason::RequestNotDeclared);
+    assert_eq!(connect(&run, address).await.err(), Some(refused));
+    assert_eq!(*connections.lock(), 1);
+    let session = run.session().unwrap();
+    assert_eq!(session.usage().allowed_requests.len(), 2);
+    let denied = session.denials().0;
+    assert_eq!(denied.first().unwrap().what, format!("HEAD {url}/"));
+    assert_eq!(denied.last().unwrap().what, format!("tcp://changes.example:{port}"));
+    assert!(denied.iter().all(|denial| denial.set_by == Some(Layer::Tool)), "{denied:?}");
 }
 
 #[tokio::test]

@@ -651,6 +651,8 @@ struct NetworkUsage {
     allowed: Vec<outcome::HostRule>,
     #[serde(with = "host_rules")]
     blocked: Vec<outcome::HostRule>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "patterns")]
+    allowed_requests: Vec<limit::Bound<String>>,
     #[serde(with = "optional_rate")]
     requests_per_minute: Option<limit::Bound<u32>>,
     requests: u32,
@@ -726,6 +728,7 @@ enum DenialReason {
     ReceivedBytes,
     Staged,
     HeldRequests,
+    RequestNotDeclared,
 }
 
 #[derive(Serialize, Deserialize)]

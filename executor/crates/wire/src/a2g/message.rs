@@ -633,6 +633,9 @@ pub(super) struct NetworkGrant {
 pub(super) struct NetworkLimits<'a> {
     pub(super) allowed_domains: Vec<SetPattern<'a>>,
     pub(super) blocked_domains: Vec<SetPattern<'a>>,
+    /// The only requests that the run could send; absent if its tool declares none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) allowed_requests: Vec<SetPattern<'a>>,
     pub(super) max_requests: Amount<UpTo<{ NetworkBudgets::MAX_REQUESTS }>, u64>,
     pub(super) max_connections: Amount<UpTo<{ NetworkBudgets::MAX_CONNECTIONS }>, u64>,
     pub(super) max_sent_bytes: Amount<UpTo<{ NetworkBudgets::MAX_BYTES }>, u64>,
@@ -644,7 +647,7 @@ pub(super) struct NetworkLimits<'a> {
     pub(super) held_requests: Option<Rate>,
 }
 
-/// A pattern of a host or of paths, with the layer that set it.
+/// A pattern of hosts, paths or requests, with the layer that set it.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct SetPattern<'a> {
     pub(super) pattern: &'a str,

@@ -184,6 +184,7 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         budgets,
         allowed,
         blocked,
+        allowed_requests,
         requests_per_minute,
         requests,
         connections,
@@ -195,6 +196,7 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
     message::NetworkLimits {
         allowed_domains: allowed.iter().map(host_rule).collect(),
         blocked_domains: blocked.iter().map(host_rule).collect(),
+        allowed_requests: allowed_requests.iter().map(set_pattern).collect(),
         max_requests: network_amount(budgets.requests.into(), (*requests).into()),
         max_connections: network_amount(budgets.connections.into(), (*connections).into()),
         max_sent_bytes: network_amount(budgets.sent_bytes, *sent_bytes),
@@ -209,6 +211,10 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
 fn host_rule(rule: &HostRule) -> message::SetPattern<'_> {
     let HostRule { pattern, set_by } = rule;
     message::SetPattern { pattern, set_by: WireName(*set_by) }
+}
+
+fn set_pattern(Bound { value, layer }: &Bound<String>) -> message::SetPattern<'_> {
+    message::SetPattern { pattern: value, set_by: WireName(*layer) }
 }
 
 fn contact(contact: &Contact) -> message::ContactMessage<'_> {
@@ -228,14 +234,10 @@ fn filesystem_message<'a>(
     missing_roots: &'a [String],
     emptied_by: Option<Layer>,
 ) -> message::Filesystem<'a> {
-    let blocked_pattern = |Bound { value, layer }: &'a Bound<String>| message::SetPattern {
-        pattern: value,
-        set_by: WireName(*layer),
-    };
     message::Filesystem {
         granted: areas.iter().map(|area| &*area.pattern).collect(),
         trees: areas.iter().map(tree).collect(),
-        blocked: blocked.iter().map(blocked_pattern).collect(),
+        blocked: blocked.iter().map(set_pattern).collect(),
         missing_roots: missing_roots.iter().map(String::as_str).collect(),
         set_by: emptied_by.filter(|_| areas.is_empty()).map(WireName),
     }

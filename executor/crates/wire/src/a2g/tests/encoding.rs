@@ -308,6 +308,7 @@ fn a_network_is_told_with_all_that_came_of_it() {
         },
         allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
         blocked: vec![rule("b.example.com", Layer::Executor)],
+        allowed_requests: vec![Bound { value: "GET https://a.example.com/{id}".into(), layer: Layer::Tool }],
         requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),
         requests: 3,
         connections: 1,
@@ -332,6 +333,7 @@ fn a_network_is_told_with_all_that_came_of_it() {
         json!({
             "allowed_domains": [{ "pattern": "*.example.com", "set_by": "standing_policy" }],
             "blocked_domains": [{ "pattern": "b.example.com", "set_by": "executor" }],
+            "allowed_requests": [{ "pattern": "GET https://a.example.com/{id}", "set_by": "tool" }],
             "max_requests": { "granted": 10, "used": 3, "slack": 7, "set_by": "executor" },
             "max_connections": { "granted": 4, "used": 1, "slack": 3, "set_by": "executor" },
             "max_sent_bytes": { "granted": 1000, "used": 120, "slack": 880, "set_by": "executor" },
