@@ -3,7 +3,7 @@
 use super::ConsoleState;
 use super::elsewhere::{self, FleetAnswers};
 use super::form::FormFields;
-use super::page::{Viewer, block, line, not_found, scrolling_table};
+use super::page::{Viewer, block, line, not_found, scrolling_table, whole};
 use super::send;
 use super::session::SignedIn;
 use a2g_types::clock::format_seconds;
@@ -146,7 +146,7 @@ pub(super) fn tool_page(
 }
 
 fn tool_body(tool: &Descriptor) -> Markup {
-    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = &tool.capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = &tool.capabilities;
     let limits = limits.claimed().filter(|(row, _)| row.group != Group::Calls);
     let schema = |schema| block(&serde_json::to_string_pretty(schema).unwrap_or_default());
     html! {
@@ -167,6 +167,7 @@ fn tool_body(tool: &Descriptor) -> Markup {
             dt { "Files" } dd { (filesystem.as_str()) }
             @if let Some(effects) = effects.unless_direct() { dt { "File changes" } dd { (effects.as_str()) } }
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
+            @for request in requests { dt { "Request" } dd { code { (whole(&request.to_string())) } } }
             @for (row, amount) in limits { dt { (row.label()) } dd { "at most " (row.format(amount)) } }
             dt { "May call" } dd { (calls.to_names().join(", ")) @if calls.is_empty() { "none" } }
             @if tool.has_sessions { dt { "Sessions" } dd { "yes: a call may ask for one" } }

@@ -639,7 +639,7 @@ pub fn missing_scope_message(tool: &ToolName) -> String {
 
 /// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
-    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = declared;
+    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
@@ -648,7 +648,7 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
     Claims {
         limits: *limits,
         network: (!network).then_some(false),
-        hosts: HostClaims::default(),
+        hosts: HostClaims::of_requests(requests),
         areas,
         access,
         effects: effects.unless_direct(),

@@ -2,6 +2,7 @@
 
 use crate::ident::{IdentError, SignerName, ToolName};
 use crate::limit::{ClaimedLimits, FileEffects};
+use crate::request::DeclaredRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -170,6 +171,8 @@ pub struct DeclaredCapabilities {
     pub effects: FileEffects,
     /// `true` if the tool uses the network.
     pub network: bool,
+    /// The only requests that it sends; empty if it sends others than it can name.
+    pub requests: BTreeSet<DeclaredRequest>,
     /// The most that the tool needs.
     pub limits: ClaimedLimits,
     /// The other tools that it calls.

@@ -3,6 +3,7 @@
 use super::*;
 use a2g_types::limit::FileEffects;
 use a2g_types::quantity::CpuPercent;
+use a2g_types::request::DeclaredRequest;
 use a2g_types::verdict::{NetworkRule, ResourceRule};
 use a2g_wire::a2g::decode;
 use time::macros::date;
@@ -136,6 +137,7 @@ fn capabilities_are_narrowed_and_parse() {
         filesystem: DeclaredFilesystem::ReadWrite,
         effects: FileEffects::Atomic,
         network: true,
+        requests: [DeclaredRequest::parse("GET https://a.example/{id}").unwrap()].into(),
         limits: ClaimedLimits::default()
             .with(MemoryLimit::from_mb(64).ok())
             .with(CpuPercent::new(50).ok())
@@ -157,6 +159,7 @@ fn capabilities_are_narrowed_and_parse() {
     let plain = text(&RunNeeds { has_files: false, has_used_network: true, ..needs() });
     assert!(
         plain.contains("filesystem = \"none\"\neffects = \"atomic\"\nnetwork = true\n")
+            && plain.contains("\nrequests = [\"GET https://a.example/{id}\"]\n")
             && !plain.contains("calls"),
         "{plain}"
     );

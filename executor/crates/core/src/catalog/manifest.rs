@@ -3,14 +3,17 @@
 use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema, parse_tool_name};
+use a2g_capability::RequestRule;
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::limit_keys::{self, LimitKeys};
+use a2g_types::request::DeclaredRequest;
 use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
 use serde::de::MapAccess;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -23,6 +26,8 @@ const MAX_VERSION_BYTES: usize = 128;
 /// The depth at which the parser of TOML stops.
 const MAX_DEPTH: usize = 80;
 const MAX_TITLE_BYTES: usize = 256;
+/// The maximum number of requests that a tool declares. Each is in every report.
+const MAX_REQUESTS: usize = 64;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
 /// A checked `tool.toml`.
@@ -97,6 +102,7 @@ pub(super) struct CapabilitiesTable {
     filesystem: DeclaredFilesystem,
     effects: FileEffects,
     network: bool,
+    requests: Option<Vec<String>>,
     numbers: KeyNumbers,
     calls: Vec<String>,
 }
@@ -110,7 +116,10 @@ pub(super) fn declared_rows() -> impl Iterator<Item = &'static LimitRow> {
 static CAPABILITY_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let key =
         |row: &LimitRow| if row.limit == Limit::Calls { vec!["calls", row.key()] } else { vec![row.key()] };
-    ["filesystem", "effects", "network"].into_iter().chain(declared_rows().flat_map(key)).collect()
+    ["filesystem", "effects", "network", "requests"]
+        .into_iter()
+        .chain(declared_rows().flat_map(key))
+        .collect()
 });
 
 impl LimitKeys for CapabilitiesTable {
@@ -129,6 +138,7 @@ impl LimitKeys for CapabilitiesTable {
             "filesystem" => ReadFilesystem(self.filesystem) = members.next_value()?,
             "effects" => self.effects = members.next_value()?,
             "network" => self.network = members.next_value()?,
+            "requests" => self.requests = members.next_value()?,
             _calls => self.calls = members.next_value()?,
         }
         Ok(())
@@ -143,13 +153,16 @@ impl<'de> Deserialize<'de> for CapabilitiesTable {
 
 impl Serialize for CapabilitiesTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { filesystem, effects, network, numbers, calls } = self;
+        let Self { filesystem, effects, network, requests, numbers, calls } = self;
         let mut map = to.serialize_map(None)?;
         map.serialize_entry("filesystem", filesystem.as_str())?;
         if let Some(effects) = effects.unless_direct() {
             map.serialize_entry("effects", &effects)?;
         }
         map.serialize_entry("network", network)?;
+        if let Some(requests) = requests {
+            map.serialize_entry("requests", requests)?;
+        }
         for row in declared_rows() {
             if row.limit == Limit::Calls && !calls.is_empty() {
                 map.serialize_entry("calls", calls)?;
@@ -375,11 +388,13 @@ fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> 
 
 impl From<&DeclaredCapabilities> for CapabilitiesTable {
     fn from(capabilities: &DeclaredCapabilities) -> Self {
-        let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
+        let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
+        let texts = requests.iter().map(ToString::to_string).collect::<Vec<_>>();
         Self {
             filesystem: *filesystem,
             effects: *effects,
             network: *network,
+            requests: Some(texts).filter(|texts| !texts.is_empty()),
             numbers: KeyNumbers::of(limits),
             calls: calls.to_names(),
         }
@@ -392,7 +407,7 @@ impl CapabilitiesTable {
     /// # Errors
     /// [`ManifestError`] with the key that is out of range.
     pub(super) fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
-        let Self { filesystem, effects, network, numbers, calls } = self;
+        let Self { filesystem, effects, network, requests, numbers, calls } = self;
         let mut limits = ClaimedLimits::default();
         for row in declared_rows() {
             let parse_amount = |number| row.parse_amount(Layer::Tool, number);
@@ -403,10 +418,28 @@ impl CapabilitiesTable {
             filesystem,
             effects,
             network,
+            requests: requests
+                .map_or_else(|| Ok(BTreeSet::new()), |texts| check_requests(&texts, network))?,
             limits,
             calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
         })
     }
+}
+
+/// Checks the requests that a tool declares. An empty list would look as if it allowed none.
+fn check_requests(texts: &[String], network: bool) -> Result<BTreeSet<DeclaredRequest>, ManifestError> {
+    if texts.is_empty() || !network {
+        return Err("`capabilities.requests` needs at least one request, and `network = true`".into());
+    }
+    if texts.len() > MAX_REQUESTS {
+        return Err(format!("`capabilities.requests` has more than {MAX_REQUESTS} requests").into());
+    }
+    let parsed = texts.iter().map(|text| DeclaredRequest::parse(text)).collect::<Result<BTreeSet<_>, _>>();
+    let requests = parsed.map_err(|error| format!("`capabilities.requests`: {error}"))?;
+    for request in &requests {
+        RequestRule::from_declared(request).map_err(|error| format!("`capabilities.requests`: {error}"))?;
+    }
+    Ok(requests)
 }
 
 #[cfg(test)]
@@ -465,7 +498,23 @@ error = "nobody"
     }
 
     #[test]
+    fn requests_are_read_and_written_back() {
+        let line =
+            "network = true\nrequests = [\"GET https://a.example/{id}\", \"POST http://10.0.0.1:8080/**\"]";
+        let manifest = ToolManifest::parse(&COMMAND.replace("max_memory_mb = 8", line)).unwrap();
+        assert_eq!(manifest.capabilities.requests.len(), 2);
+        assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
+        let without = ToolManifest::parse(COMMAND).unwrap().to_toml().unwrap();
+        assert!(!without.contains("requests"), "{without}");
+    }
+
+    #[test]
     fn errors_name_the_key() {
+        let requests = |list: &str| {
+            COMMAND.replace("max_memory_mb = 8", &format!("network = true\nrequests = [{list}]"))
+        };
+        let many = (0..=MAX_REQUESTS).map(|n| format!("\"GET https://a.example/{n}\",")).collect::<String>();
+        let offline = requests("\"GET https://a.example/\"").replace("network = true\n", "");
         let nested = |depth: usize| format!("{COMMAND}extra = {}{}", "[".repeat(depth), "]".repeat(depth));
         let dotted = format!("{COMMAND}[a{}]", ".a".repeat(MAX_DEPTH));
         let calls = "`capabilities.max_calls` must be an integer from 1 to 100000";
@@ -477,6 +526,11 @@ error = "nobody"
             (COMMAND.replace("max_memory_mb = 8", "max_calls = 100001"), calls),
             (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
             (COMMAND.replace("max_memory_mb = 8", "effects = \"later\""), "`direct`, `atomic`, `staged`"),
+            (requests(""), "`capabilities.requests` needs at least one request"),
+            (offline, "`network = true`"),
+            (requests(&many), "more than 64 requests"),
+            (requests("\"GET https://a.example\""), "`GET https://a.example` is no request such as"),
+            (requests("\"GET https://127.1/x\""), "`127.1` is neither a host name"),
             (COMMAND.replace("\"greet\"", "\"effects.undo\""), "no tool may have the name"),
             (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
             (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),

@@ -723,7 +723,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         capabilities,
         signature,
     } = tool;
-    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
     message::ToolMessage {
         name,
         title: title.as_deref(),
@@ -739,6 +739,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
             filesystem: WireName(*filesystem),
             effects: effects.unless_direct().map(WireName),
             network: *network,
+            requests: requests.iter().map(ToString::to_string).collect(),
             limits: LimitMembers::new(*limits),
             calls: calls.to_names(),
             call_limits: LimitMembers::new(*limits),

@@ -890,6 +890,9 @@ pub(super) struct DeclaredMessage {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) effects: Option<WireName<FileEffects>>,
     pub(super) network: bool,
+    /// The only requests that it sends; absent if it declares none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) requests: Vec<String>,
     #[serde(flatten)]
     pub(super) limits: LimitMembers<InTool>,
     /// The tools that it calls; `*` stands for every tool.

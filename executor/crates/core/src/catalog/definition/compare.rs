@@ -8,8 +8,10 @@
 use super::Definition;
 use crate::catalog::manifest::declared_rows;
 use a2g_types::limit::{Limit, LimitRow};
+use a2g_types::request::DeclaredRequest;
 use a2g_types::tool::DeclaredCapabilities;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt;
 use strum::IntoStaticStr;
 
@@ -56,6 +58,9 @@ pub enum Part {
     /// The access to the network.
     #[strum(serialize = "capabilities.network")]
     Network,
+    /// The requests that the tool sends.
+    #[strum(serialize = "capabilities.requests")]
+    Requests,
     /// A limit.
     #[strum(serialize = "capabilities")]
     Limit(Limit),
@@ -172,7 +177,7 @@ fn compare_capabilities(
     offered: &DeclaredCapabilities,
     changes: &mut Vec<Change>,
 ) {
-    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = offered;
+    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = offered;
     let mut note = |part, is_wider: bool, accepted: String, offered: String| {
         let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
         changes.push(Change { part, kind, accepted, offered });
@@ -191,6 +196,12 @@ fn compare_capabilities(
     if accepted.network != *network {
         note(Part::Network, *network, yes_no(accepted.network), yes_no(*network));
     }
+    if accepted.requests != *requests {
+        // Without a network, no request is sent.
+        let is_wider = *network && !are_within(requests, &accepted.requests);
+        let [old, new] = [&accepted.requests, requests].map(requests_text);
+        note(Part::Requests, is_wider, old, new);
+    }
     for row in declared_rows() {
         if row.limit == Limit::Calls && accepted.calls != *calls {
             let [old, new] = [&accepted.calls, calls].map(|targets| targets.to_names().join("\n"));
@@ -202,6 +213,19 @@ fn compare_capabilities(
             note(Part::Limit(row.limit), is_wider(old, new), old_text, new_text);
         }
     }
+}
+
+/// `true` if the `accepted` requests allow each of the `offered` ones. An empty set allows every request.
+fn are_within(offered: &BTreeSet<DeclaredRequest>, accepted: &BTreeSet<DeclaredRequest>) -> bool {
+    let is_accepted = |request: &DeclaredRequest| accepted.iter().any(|other| request.is_within(other));
+    accepted.is_empty() || !offered.is_empty() && offered.iter().all(is_accepted)
+}
+
+fn requests_text(requests: &BTreeSet<DeclaredRequest>) -> String {
+    if requests.is_empty() {
+        return "undeclared: every request to the hosts of the other layers".to_owned();
+    }
+    requests.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 fn is_wider(accepted: Option<u64>, offered: Option<u64>) -> bool {

@@ -12,6 +12,7 @@ use a2g_types::outcome::{
     ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DecisionAct, DenialReason, EntryWord,
     FileChanges, HostRule, NetworkUsage, ShownChange, ShownRequest, Status,
 };
+use a2g_types::request::DeclaredRequest;
 use a2g_types::session::SessionRequest;
 use a2g_types::tool::{DeclaredCapabilities, Descriptor, Digest, ToolSignature};
 use serde_json::value::RawValue;
@@ -483,6 +484,8 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
 
     let tool = Descriptor {
         capabilities: DeclaredCapabilities {
+            network: true,
+            requests: [DeclaredRequest::parse("GET https://a.example/{id}").unwrap()].into(),
             limits: ClaimedLimits::default().with(MemoryLimit::from_mb(16).ok()),
             ..Default::default()
         },

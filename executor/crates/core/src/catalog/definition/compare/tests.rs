@@ -1,5 +1,6 @@
 use super::*;
 use a2g_types::limit::{FileEffects, Layer, LimitMap};
+use a2g_types::request::PlainPath;
 use a2g_types::tool::{CallTargets, Contract, DeclaredFilesystem};
 use proptest::prelude::*;
 use serde_json::json;
@@ -70,6 +71,8 @@ struct Use {
     /// some of them; for atomic, they take effect without a decision.
     effects: FileEffects,
     network: bool,
+    /// The path of a request that the run sends, by its number.
+    path: Option<usize>,
     memory: u64,
     cpu: u64,
     timeout: u64,
@@ -82,6 +85,10 @@ struct Use {
 /// The largest value of a declared limit in the model. Only an undeclared limit allows one more.
 const LARGEST: u64 = 2;
 const TARGETS: [&str; 2] = ["first", "second"];
+/// The last path stands for all that no definition names.
+const PATHS: [&str; 4] = ["/a", "/b/c", "/b/d", "/other"];
+const REQUESTS: [&str; 3] =
+    ["GET https://a.example/a", "GET https://a.example/b/c", "GET https://a.example/b/*"];
 
 fn uses() -> Vec<Use> {
     let mut uses = Vec::new();
@@ -91,6 +98,7 @@ fn uses() -> Vec<Use> {
         filesystem: 0,
         effects: FileEffects::Staged,
         network: false,
+        path: None,
         memory: 1,
         cpu: 1,
         timeout: 1,
@@ -101,6 +109,7 @@ fn uses() -> Vec<Use> {
     uses.extend((0..3).map(|filesystem| Use { filesystem, ..least }));
     uses.extend(FileEffects::VARIANTS.iter().map(|effects| Use { effects: *effects, ..least }));
     uses.push(Use { network: true, ..least });
+    uses.extend((0..PATHS.len()).map(|path| Use { network: true, path: Some(path), ..least }));
     uses.extend(limits().map(|memory| Use { memory, ..least }));
     uses.extend(limits().map(|cpu| Use { cpu, ..least }));
     uses.extend(limits().map(|timeout| Use { timeout, ..least }));
@@ -112,7 +121,7 @@ fn uses() -> Vec<Use> {
 }
 
 fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
-    let DeclaredCapabilities { filesystem, effects, network, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
     let files = match filesystem {
         DeclaredFilesystem::None => 0,
         DeclaredFilesystem::Read => 1,
@@ -125,6 +134,7 @@ fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
     use_.filesystem <= files
         && *effects <= use_.effects
         && (*network || !use_.network)
+        && (requests.is_empty() || use_.path.is_none_or(|path| requests.iter().any(sends(PATHS[path]))))
         && within(Limit::Memory, use_.memory)
         && within(Limit::Cpu, use_.cpu)
         && within(Limit::Time, use_.timeout)
@@ -136,6 +146,11 @@ fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
                 TARGETS.get(target).is_some_and(|target| named.iter().any(|name| name.as_str() == *target))
             }
         })
+}
+
+/// Whether a declared request is a GET of this path.
+fn sends(path: &'static str) -> impl Fn(&DeclaredRequest) -> bool {
+    move |request| request.matches("GET", &PlainPath::parse(path).unwrap())
 }
 
 fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
@@ -152,13 +167,16 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
             .prop_map(|names| CallTargets::parse(&names).unwrap())
     ];
     let numbers = proptest::collection::vec(limit(), declared_rows().count());
-    (files, effects, any::<bool>(), numbers, targets).prop_map(
-        |(filesystem, effects, network, numbers, calls)| {
+    let requests = proptest::sample::subsequence(REQUESTS.to_vec(), 0..=REQUESTS.len());
+    let parse = |text: &str| DeclaredRequest::parse(text).unwrap();
+    (files, effects, any::<bool>(), requests, numbers, targets).prop_map(
+        move |(filesystem, effects, network, requests, numbers, calls)| {
+            let requests = requests.into_iter().map(parse).collect();
             let numbers = declared_rows().zip(numbers);
             let limits = numbers.filter_map(|(row, number)| {
                 Some((row.limit, row.parse_amount(Layer::Tool, number?).unwrap()))
             });
-            DeclaredCapabilities { filesystem, effects, network, limits: limits.collect(), calls }
+            DeclaredCapabilities { filesystem, effects, network, requests, limits: limits.collect(), calls }
         },
     )
 }
@@ -166,15 +184,16 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
 /// Capabilities that differ in few parts, so that many pairs are comparable.
 fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
     let kept_limits = proptest::collection::vec(any::<bool>(), Limit::ALL.len());
-    (any_capabilities(), any_capabilities(), any::<[bool; 4]>(), kept_limits).prop_map(
+    (any_capabilities(), any_capabilities(), any::<[bool; 5]>(), kept_limits).prop_map(
         |(old, other, keep, kept)| {
-            let [filesystem, effects, network, calls] = keep;
+            let [filesystem, effects, network, requests, calls] = keep;
             let limit =
                 |limit: Limit| if kept[limit as usize] { old.limits[limit] } else { other.limits[limit] };
             let new = DeclaredCapabilities {
                 filesystem: if filesystem { old.filesystem } else { other.filesystem },
                 effects: if effects { old.effects } else { other.effects },
                 network: if network { old.network } else { other.network },
+                requests: if requests { old.requests.clone() } else { other.requests },
                 limits: LimitMap::from_fn(limit),
                 calls: if calls { old.calls.clone() } else { other.calls },
             };
