@@ -465,6 +465,8 @@ fn hosts(shown: &GrantSummary) -> Markup {
             @if shown.allowed_hosts.is_empty() { "none" }
             @for rule in &shown.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
             @for rule in &shown.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @if !shown.allowed_requests.is_empty() { "with no other requests than " }
+            @for request in &shown.allowed_requests { code { (whole(&request.value)) } " (set by " (set_by(request.layer)) ") " }
             @if let Some(rate) = &shown.requests_per_minute { "at most " (counted(rate.value, "request")) " a minute (set by " (set_by(rate.layer)) ")" }
         }
     }

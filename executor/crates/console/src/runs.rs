@@ -527,6 +527,7 @@ fn grant_line(grant: &GrantSummary) -> Markup {
         network,
         allowed_hosts,
         blocked_hosts,
+        allowed_requests,
         requests_per_minute,
         areas,
         blocked_paths,
@@ -544,6 +545,8 @@ fn grant_line(grant: &GrantSummary) -> Markup {
             @if allowed_hosts.is_empty() { "allowed, to no host" } @else { "to " }
             @for host in allowed_hosts { code { (whole(&host.pattern)) } " " }
             @for host in blocked_hosts { "except " code { (whole(&host.pattern)) } " " }
+            @if !allowed_requests.is_empty() { "with no other requests than " }
+            @for request in allowed_requests { code { (whole(&request.value)) } " " }
             @if let Some(rate) = requests_per_minute { "at most " (counted(rate.value, "request")) " a minute" }
         } @else { "off" }
         " · files "

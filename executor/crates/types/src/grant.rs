@@ -19,6 +19,8 @@ pub struct GrantSummary {
     pub allowed_hosts: Vec<HostRule>,
     /// The hosts that the run may not reach, even if another pattern allows them.
     pub blocked_hosts: Vec<HostRule>,
+    /// The only requests that the run may send; empty if it may send each one to its hosts.
+    pub allowed_requests: Vec<Bound<String>>,
     /// Maximum number of requests per minute; `None` without a maximum.
     pub requests_per_minute: Option<Bound<u32>>,
     /// The granted file patterns, each with the layer that set it.
@@ -136,6 +138,7 @@ impl GrantSummary {
             network,
             allowed_hosts,
             blocked_hosts,
+            allowed_requests,
             requests_per_minute,
             areas,
             blocked_paths,
@@ -143,6 +146,12 @@ impl GrantSummary {
             effects,
             calls,
         } = self;
+        let is_shown = |request: &Bound<String>| {
+            shown.allowed_requests.is_empty() || shown.allowed_requests.contains(request)
+        };
+        // A list that is gone allowed less than every request.
+        let is_list_left =
+            |request: &Bound<String>| allowed_requests.iter().any(|one| one.layer == request.layer);
         let is_rate_within =
             |shown: Bound<u32>| requests_per_minute.is_some_and(|rate| rate.value <= shown.value);
         Limit::ALL.iter().all(|limit| limits[*limit].value <= shown.limits[*limit].value)
@@ -152,6 +161,8 @@ impl GrantSummary {
             && effects.value >= shown.effects.value
             && allowed_hosts.iter().all(|rule| has_host(&shown.allowed_hosts, rule))
             && shown.blocked_hosts.iter().all(|rule| has_host(blocked_hosts, rule))
+            && allowed_requests.iter().all(is_shown)
+            && shown.allowed_requests.iter().all(is_list_left)
             && shown.requests_per_minute.is_none_or(is_rate_within)
             && areas.iter().all(|area| has(&shown.areas, area))
             && shown.blocked_paths.iter().all(|path| has(blocked_paths, path))
@@ -189,6 +200,7 @@ mod tests {
             network: bound(false),
             allowed_hosts: vec![rule("a.example")],
             blocked_hosts: vec![rule("b.example")],
+            allowed_requests: vec![bound("GET https://a.example/x".to_owned())],
             requests_per_minute: Some(bound(10)),
             areas: vec![bound("/a/**".to_owned())],
             blocked_paths: vec![bound("/a/x".to_owned())],
@@ -207,13 +219,15 @@ mod tests {
     fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
         let shown = summary();
         assert!(shown.is_within(&shown));
-        let wider: [fn(&mut GrantSummary); 16] = [
+        let wider: [fn(&mut GrantSummary); 18] = [
             |wider| wider.limits[Limit::Memory].value += 1,
             |wider| wider.limits[Limit::Cpu].value += 1,
             |wider| wider.limits[Limit::Time].value += 1,
             |wider| wider.limits[Limit::Output].value += 1,
             |wider| wider.network.value = true,
             |wider| wider.blocked_hosts.clear(),
+            |wider| wider.allowed_requests.clear(),
+            |wider| wider.allowed_requests.push(bound("GET https://a.example/y".to_owned())),
             |wider| wider.requests_per_minute = Some(bound(11)),
             |wider| wider.requests_per_minute = None,
             |wider| wider.blocked_paths.clear(),
@@ -225,9 +239,11 @@ mod tests {
             |wider| calls(wider).max_depth = 2,
             |wider| calls(wider).targets = vec![targets(&["*"])],
         ];
-        let different: [fn(&mut GrantSummary); 3] = [
+        let different: [fn(&mut GrantSummary); 5] = [
             |other| calls(other).targets = vec![targets(&["write_file"])],
             |other| other.allowed_hosts[0].pattern = "*".to_owned(),
+            |other| other.allowed_requests[0].value = "GET https://a.example/*".to_owned(),
+            |other| other.allowed_requests[0].layer = Layer::Tool,
             |other| other.areas[0].value = "/**".to_owned(),
         ];
         for (index, change) in wider.iter().chain(&different).enumerate() {

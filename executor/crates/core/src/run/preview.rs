@@ -43,12 +43,16 @@ pub(super) fn summarize(grant: &Grant) -> GrantSummary {
     };
     let areas = grant.roots().iter().flat_map(|root| root.areas());
     let blocked = grant.roots().iter().flat_map(|root| root.blocked_globs());
+    let requests = grant.reach().allowed_requests();
     let calls = grant.calls();
     GrantSummary {
         limits: approved_limits(|limit| grant.limit(limit)),
         network: grant.network(),
         allowed_hosts: grant.reach().allowed_patterns().map(host_rule).collect(),
         blocked_hosts: grant.reach().blocked_patterns().map(host_rule).collect(),
+        allowed_requests: requests
+            .map(|(request, layer)| Bound { value: request.to_string(), layer })
+            .collect(),
         requests_per_minute: grant.reach().requests_per_minute(),
         areas: areas.map(|area| Bound { value: area.value.to_string(), layer: area.layer }).collect(),
         blocked_paths: blocked
@@ -362,6 +366,7 @@ pub(super) mod tests {
             network: bound(false),
             allowed_hosts: Vec::new(),
             blocked_hosts: Vec::new(),
+            allowed_requests: Vec::new(),
             requests_per_minute: None,
             areas: Vec::new(),
             blocked_paths: Vec::new(),

@@ -412,6 +412,7 @@ fn plain_grant() -> GrantSummary {
         network: Bound { value: false, layer: Layer::Executor },
         allowed_hosts: Vec::new(),
         blocked_hosts: Vec::new(),
+        allowed_requests: Vec::new(),
         requests_per_minute: None,
         areas: Vec::new(),
         blocked_paths: Vec::new(),
@@ -437,6 +438,9 @@ fn check_decided(golden: &mut Golden) {
     let reason = DecisionBody { reason: Some("why".into()), ..full.clone() };
     let basis = DecisionBody { basis: Some(digest(b"c")), ..plain.clone() };
     let grants = DecisionBody { grants: vec![full_grant(), plain_grant()], ..plain.clone() };
+    let declared = Bound { value: "GET https://a.example/{id}".into(), layer: Layer::Tool };
+    let limited = GrantSummary { allowed_requests: vec![declared], ..plain_grant() };
+    let requests = DecisionBody { grants: vec![limited], ..plain.clone() };
     let arguments = DecisionBody { arguments: Some(digest(b"c")), ..plain.clone() };
     for (name, decided) in [
         ("decided/plain", plain),
@@ -445,6 +449,7 @@ fn check_decided(golden: &mut Golden) {
         ("decided/basis", basis),
         ("decided/arguments", arguments),
         ("decided/grants", grants),
+        ("decided/requests", requests),
     ] {
         let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
         golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());

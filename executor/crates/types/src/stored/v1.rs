@@ -546,6 +546,8 @@ struct ShownGrant {
     allowed_hosts: Vec<outcome::HostRule>,
     #[serde(with = "host_rules")]
     blocked_hosts: Vec<outcome::HostRule>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "patterns")]
+    allowed_requests: Vec<limit::Bound<String>>,
     #[serde(with = "optional_rate")]
     requests_per_minute: Option<limit::Bound<u32>>,
     #[serde(with = "patterns")]
@@ -588,6 +590,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             network,
             allowed_hosts,
             blocked_hosts,
+            allowed_requests,
             requests_per_minute,
             areas,
             blocked_paths,
@@ -604,6 +607,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             network,
             allowed_hosts,
             blocked_hosts,
+            allowed_requests,
             requests_per_minute,
             areas,
             blocked_paths,
