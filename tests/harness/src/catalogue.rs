@@ -54,6 +54,13 @@ impl Tool {
         self
     }
 
+    /// Declares the only requests that it sends.
+    pub fn requests(mut self, list: &[impl AsRef<str>]) -> Self {
+        let list = list.iter().map(AsRef::as_ref).collect::<Vec<_>>();
+        self.limits.push(("requests".to_owned(), json!(list)));
+        self
+    }
+
     /// Declares a limit, such as `max_memory_mb`, `timeout_seconds` or `max_calls`.
     pub fn limit(mut self, name: &str, value: u64) -> Self {
         self.limits.push((name.to_owned(), value.into()));

@@ -246,6 +246,30 @@ fn narrower_capabilities_and_new_modules_do_not_wait_until_they_widen_again() {
     operator.tool(&["add", source.to_str().unwrap()]).expect(0, &["added", "it replaces"]);
 }
 
+#[test]
+fn a_wider_request_waits() {
+    let declaring = |requests: &[&str]| notes().network().requests(requests);
+    let first = declaring(&["GET https://a.example/items/{id}"]);
+    let waits = ["the update changes capabilities.requests and waits for approval:"];
+    let operator = Operator::with(&first);
+    for wider in [
+        &["GET https://a.example/items/{id}", "GET https://a.example/other"][..],
+        &["GET https://a.example/items/**"],
+        &["GET https://a.example/**"],
+        &["POST https://a.example/items/{id}"],
+        &["GET https://b.example/items/{id}"],
+        &["GET https://a.example:8443/items/{id}"],
+        &["GET http://a.example/items/{id}"],
+    ] {
+        operator.add(&declaring(wider)).expect(3, &waits);
+    }
+    operator.add(&notes().network()).expect(3, &waits);
+    operator.tool(&["inspect", "notes"]).expect(0, &["GET https://a.example/items/{id}"]);
+    let narrower = declaring(&["GET https://a.example/items/one", "GET https://a.example/items/v{n}"]);
+    operator.add(&narrower).expect(0, &["added"]);
+    operator.add(&first).expect(3, &waits);
+}
+
 /// The module of a typed tool has the schema of its arguments, so a new module may change the schema.
 #[test]
 fn a_typed_module_with_another_schema_waits() {

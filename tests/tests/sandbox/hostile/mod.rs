@@ -42,7 +42,7 @@
 //! | G21 network though it is off | `network::without_a_network_calls_name_the_layer_that_disabled_it`, `network::sockets_are_linked_only_with_a_network`, `wasip2_sockets::a_connection_without_a_network_ends_the_run`, `ends::a_guest_has_no_environment_arguments_or_sockets`, `fetch::http_fetch_without_a_network_fails_with_advice` |
 //! | G22 SSRF, rebinding, redirects | `network::non_public_addresses_are_not_reached_under_any_name`, `network::redirects_are_not_followed`, `network::an_endless_answer_ends_at_the_limit_with_little_memory`, `network::a_slow_server_delays_a_run_only_until_its_deadline`, `fetch::every_redirect_is_authorized_again`, `wasip2_sockets` |
 //! | G23 Host against authority | `network::a_guest_cannot_override_the_host_of_a_request`, `network::tls_certificates_must_match_the_checked_host` |
-//! | G24 lists of domains | `network::only_allowed_hosts_are_reached_in_any_spelling`, `network::the_standing_policy_limits_hosts_and_request_rate`, `wasip2_sockets::only_allowed_names_are_looked_up` |
+//! | G24 lists of domains | `network::only_allowed_hosts_are_reached_in_any_spelling`, `network::the_standing_policy_limits_hosts_and_request_rate`, `wasip2_sockets::only_allowed_names_are_looked_up`, `requests` |
 //! | G25 output as a forged report | `output::a_forged_report_is_only_a_result`, `output::terminal_escapes_are_printed_in_escaped_form`, `ends::only_one_json_value_is_a_result` |
 //!
 //! `programs` makes the attempts of G1, G3, G6, G8 to G12, G14, G16 to G18, G21 and G25 in both Pythons, JavaScript and
@@ -68,6 +68,7 @@ mod output;
 mod patterns;
 mod peer;
 mod programs;
+mod requests;
 mod residue;
 mod results;
 mod reuse;
