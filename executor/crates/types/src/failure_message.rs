@@ -174,7 +174,10 @@ pub fn no_network_reason(layer: Layer) -> &'static str {
             "the standing policy of the agent allows no host that the other layers allow \
              (`capabilities.network.allowed_domains`)"
         }
-        Layer::Tool => "the tool does not ask for it: set `network = true` in its `tool.toml`",
+        Layer::Tool => {
+            "the tool does not ask for it, or its `requests` name no host that the other layers allow: set \
+             `network = true` in its `tool.toml`, or correct its `requests`"
+        }
         Layer::Executor => {
             "the executor's configuration does not allow it (`ceilings.network_allowed`), or allows the tool no host \
              (`network.allowed_domains`, or `network.tools` if that has the tool)"
