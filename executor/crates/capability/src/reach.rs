@@ -1,4 +1,5 @@
-//! The hosts that a run may reach: hosts, patterns of hosts, and the meet of the layers' limits on hosts and requests.
+//! The hosts that a run may reach: hosts, patterns of hosts, and the meet of the layers' limits on hosts and
+//! requests.
 //!
 //! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
 //! without the trailing dot. An ambiguous text, such as `0x7f.1` or `allowed@evil`, is refused.
@@ -309,7 +310,8 @@ impl Reach {
         Self::for_executor(vec![host]).meet(Self::from_claims(Layer::Executor, claims))
     }
 
-    /// The meet of both sides: the intersection of the allowed hosts and requests, and the union of the blocked hosts.
+    /// The meet of both sides: the intersection of the allowed hosts and requests, and the union of the
+    /// blocked hosts.
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;
         blocked.extend(other.blocked);
@@ -378,7 +380,8 @@ impl Reach {
     /// Checks a request to an allowed host. Without a list of requests, each one is allowed.
     ///
     /// # Errors
-    /// The first layer whose list does not have the request. No list has one whose path has more than one reading.
+    /// The first layer whose list does not have the request. No list has one whose path has more than one
+    /// reading.
     pub fn check_request(&self, target: &RequestTarget<'_>) -> Result<(), Layer> {
         let Some(first) = self.requests_set_by() else { return Ok(()) };
         let path = PlainPath::parse(target.path).ok_or(first)?;
@@ -389,8 +392,8 @@ impl Reach {
         }
     }
 
-    /// The first layer that has a list of requests; `None` if no layer has one, so that every request to an allowed host
-    /// may be sent.
+    /// The first layer that has a list of requests; `None` if no layer has one, so that every request to an
+    /// allowed host may be sent.
     #[must_use]
     pub fn requests_set_by(&self) -> Option<Layer> {
         self.requests.first().map(|(layer, _)| *layer)

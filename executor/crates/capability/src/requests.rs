@@ -63,14 +63,15 @@ impl fmt::Display for RequestRule {
 }
 
 impl HostClaims {
-    /// The limits of a tool that declares these requests: they may be sent, and only their hosts may be reached. Without
-    /// any, both are left to the other layers.
+    /// The limits of a tool that declares these requests: they may be sent, and only their hosts may be
+    /// reached. Without any, both are left to the other layers.
     #[must_use]
     pub fn of_requests(declared: &BTreeSet<DeclaredRequest>) -> Self {
         if declared.is_empty() {
             return Self::default();
         }
-        // A request to an invalid host is left out, since none can be sent there. The list is one nevertheless.
+        // A request to an invalid host is left out, since none can be sent there. The list is one
+        // nevertheless.
         let parse = |declared| RequestRule::from_declared(declared).ok();
         let rules = declared.iter().filter_map(parse).collect::<Vec<_>>();
         let hosts = rules.iter().map(RequestRule::host_pattern).collect();

@@ -404,8 +404,8 @@ pub enum DenialReason {
     /// The request would have waited for the commit of the run's file changes, and is beyond the number of such requests
     /// or too large.
     HeldRequests,
-    /// The requests that the tool declares do not have this one, or its path has more than one reading; or it is a
-    /// connection, of which no declaration can say what it sends.
+    /// The requests that the tool declares do not have this one, or its path has more than one reading; or it
+    /// is a connection, of which no declaration can say what it sends.
     RequestNotDeclared,
 }
 
@@ -506,8 +506,8 @@ pub struct NetworkUsage {
     pub allowed: Vec<HostRule>,
     /// The hosts that the run could not reach, even if another pattern allows them.
     pub blocked: Vec<HostRule>,
-    /// The only requests that the run could send, as its tool declares them; empty if it declares none, so that each
-    /// request to a host in `allowed` could be sent.
+    /// The only requests that the run could send, as its tool declares them; empty if it declares none, so
+    /// that each request to a host in `allowed` could be sent.
     pub allowed_requests: Vec<Bound<String>>,
     /// Maximum number of requests per minute of the agent, if a layer sets one.
     pub requests_per_minute: Option<Bound<u32>>,

@@ -1,7 +1,8 @@
 //! The requests that a tool declares: a method, a host and a pattern of paths.
 //!
-//! A path is compared only in a form that has one reading ([`PlainPath`]). Servers, proxies and frameworks differ in
-//! what they make of `/a/..%2Fb`, `/a//b` or `/a;x`, so such a path could reach what no pattern matches.
+//! A path is compared only in a form that has one reading ([`PlainPath`]). Servers, proxies and frameworks
+//! differ in what they make of `/a/..%2Fb`, `/a//b` or `/a/..;/b`, so such a path could reach what no pattern
+//! matches.
 
 use crate::ident::excerpt;
 use std::fmt;
@@ -11,7 +12,8 @@ use std::str::Bytes;
 const MAX_BYTES: usize = 512;
 /// Maximum length of a method, in bytes.
 const MAX_METHOD_BYTES: usize = 32;
-/// Methods that no request may declare: the first opens a tunnel, and the others return the request that a server got.
+/// Methods that no request may declare: the first opens a tunnel, and the others return the request that a
+/// server got.
 const REFUSED_METHODS: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
 /// The segment of a pattern that stands for everything below the ones before it.
 const REST: &str = "**";
@@ -24,7 +26,8 @@ pub struct RequestError {
     reason: &'static str,
 }
 
-/// A request that a tool declares, such as `GET https://api.example.com/items/{id}`. The query is not part of it.
+/// A request that a tool declares, such as `GET https://api.example.com/items/{id}`. The query is not part of
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeclaredRequest {
     /// The declaration as it was written.
@@ -37,9 +40,9 @@ pub struct DeclaredRequest {
 }
 
 impl DeclaredRequest {
-    /// Parses a method in upper case, one space and a URL. A segment of its path may be `*`, `{name}` or text with one
-    /// `{name}`, each of which stands for one segment that is not empty; `**` as the last one stands for every path
-    /// below the segments before it.
+    /// Parses a method in upper case, one space and a URL. A segment of its path may be `*`, `{name}` or text
+    /// with one `{name}`, each of which stands for one segment that is not empty; `**` as the last one stands
+    /// for every path below the segments before it.
     ///
     /// # Errors
     /// [`RequestError`] for any other text. Whether the host is a valid one is decided by its parser.
@@ -104,7 +107,8 @@ impl DeclaredRequest {
         self.method == method && self.path.matches(path)
     }
 
-    /// `true` if `other` allows every request that this allows. May be `false` for two that differ in spelling.
+    /// `true` if `other` allows every request that this allows. May be `false` for two that differ in
+    /// spelling.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let Self { text: _, method, is_https, host, port, path } = self;
@@ -257,10 +261,11 @@ fn has_no_parameter(text: &str) -> bool {
 pub struct PlainPath<'a>(Vec<&'a str>);
 
 impl<'a> PlainPath<'a> {
-    /// The segments of a path as it is sent; `None` if a server could read another path in it. These have more than one
-    /// reading: an empty segment that is not the last one; a segment of dots, also with spaces or a parameter (`..;x`)
-    /// behind them; an encoded `/`, `\`, control character or unreserved character; an encoding inside an encoding
-    /// (`%252F`); a byte that has to be encoded, and an encoding that is not UTF-8.
+    /// The segments of a path as it is sent; `None` if a server could read another path in it. These have
+    /// more than one reading: an empty segment that is not the last one; a segment of dots, also with spaces
+    /// or a parameter (`..;x`) behind them; an encoded `/`, `\`, control character or unreserved character;
+    /// an encoding inside an encoding (`%252F`); a byte that has to be encoded, and an encoding that is not
+    /// UTF-8.
     #[must_use]
     pub fn parse(path: &'a str) -> Option<Self> {
         let segments = path.strip_prefix('/')?.split('/').collect::<Vec<_>>();
@@ -607,7 +612,8 @@ mod tests {
         (prop::collection::vec(segment, 1..3), end).prop_map(|(all, end)| format!("/{}{end}", all.join("/")))
     }
 
-    /// What some server could make of a path: decoded often enough, `\` as `/`, without parameters and empty segments.
+    /// What some server could make of a path: decoded often enough, `\` as `/`, without parameters and empty
+    /// segments.
     fn most_eager_reading(path: &str) -> Vec<String> {
         let mut text = path.to_owned();
         for _ in 0..4 {

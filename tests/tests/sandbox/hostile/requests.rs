@@ -1,7 +1,7 @@
 //! Tools that declare their requests, and guests that try to send others.
 //!
-//! The guest (`tests/guests/http`) sends what its arguments say. What a process sends comes over its relay to the
-//! server, and what an inline run sends comes directly.
+//! The guest (`tests/guests/http`) sends what its arguments say. What a process sends comes over its relay to
+//! the server, and what an inline run sends comes directly.
 
 use super::bench::{Bench, Call, Report};
 use super::peer::{Peer, at, options};
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 const TOOL: &str = "hostile_http";
 
-/// Paths that are not declared, of which some lead to a declared one or away from it if a server reads them in another
-/// way.
+/// Paths that are not declared, of which some lead to a declared one or away from it if a server reads them
+/// in another way.
 const PATHS: [&str; 30] = [
     "/",
     "/items",

@@ -48,8 +48,8 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::UPGRADE,
 ];
 
-/// Header fields in which some servers and proxies find another method, host or path than those of the request. They are
-/// removed from the requests of a tool that declares them.
+/// Header fields in which some servers and proxies find another method, host or path than those of the
+/// request. They are removed from the requests of a tool that declares them.
 const OVERRIDE_FIELDS: [&str; 8] = [
     "x-forwarded-host",
     "x-forwarded-prefix",
@@ -395,8 +395,8 @@ impl NetworkSession {
         })
     }
 
-    /// Checks a request, as it is sent, against the requests that the tool declares. Removes the fields in which a server
-    /// could find another one.
+    /// Checks a request, as it is sent, against the requests that the tool declares. Removes the fields in
+    /// which a server could find another one.
     fn check_request(&self, request: &mut Request<Body>, target: &Target) -> Result<(), EgressError> {
         if self.reach.requests_set_by().is_none() {
             return Ok(());
@@ -415,8 +415,8 @@ impl NetworkSession {
         })
     }
 
-    /// Refuses a direct connection if the tool declares its requests, which says nothing of bytes, or if the run's file
-    /// changes wait for a decision: the bytes that it sends could not be taken back with them.
+    /// Refuses a direct connection if the tool declares its requests, which says nothing of bytes, or if the
+    /// run's file changes wait for a decision: the bytes that it sends could not be taken back with them.
     pub(super) fn check_may_connect(&self, subject: &str) -> Result<(), EgressError> {
         if let Some(layer) = self.reach.requests_set_by() {
             return Err(self.deny_by(layer, DenialReason::RequestNotDeclared, subject));
