@@ -368,7 +368,9 @@ fn exceeded_budget(row: &LimitRow, granted: u64, layer: Layer) -> String {
 #[must_use]
 pub fn allow_command(tool: &ToolName, usage: &Usage) -> Option<String> {
     let is_refused = |denial: &&Denial| {
-        denial.reason == DenialReason::DomainNotAllowed && denial.what.starts_with("https://")
+        denial.reason == DenialReason::DomainNotAllowed
+            && denial.set_by != Some(Layer::Tool)
+            && denial.what.starts_with("https://")
     };
     let denial = usage.denied.iter().find(is_refused)?;
     Some(format!("a2g-executor tool allow {tool} {}", escape_guest_text(&denial.what)))

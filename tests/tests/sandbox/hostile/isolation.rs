@@ -350,9 +350,9 @@ fn start_zygote_with(message: &str) -> (std::process::ExitStatus, String) {
 
 #[test]
 fn a_zygote_accepts_messages_of_its_own_version_only() {
-    assert!(start_zygote_with(r#"{"Hello":{"version":4}}"#).0.success());
-    let (status, said) = start_zygote_with(r#"{"Hello":{"version":5}}"#);
-    assert!(!status.success() && said.contains("messages of version 5"), "{status} {said}");
+    assert!(start_zygote_with(r#"{"Hello":{"version":5}}"#).0.success());
+    let (status, said) = start_zygote_with(r#"{"Hello":{"version":6}}"#);
+    assert!(!status.success() && said.contains("messages of version 6"), "{status} {said}");
     let (status, _) = start_zygote_with(r#"{"Start":{"largest_file":1,"handles":32}}"#);
     assert!(!status.success(), "a zygote started without a version");
 }

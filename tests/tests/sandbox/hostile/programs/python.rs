@@ -33,7 +33,8 @@ fn files() -> Vec<Case> {
             "import os\nfound = []\nfor fd in range(50):\n    try: found.append(os.open('../secret.txt', os.O_RDONLY, \
              dir_fd=fd))\n    except OSError: pass\nfound",
             Returns(json!([])),
-        ),
+        )
+        .denied(&[("/workspace/../secret.txt", ESCAPES), ("/../secret.txt", OUTSIDE)]),
         case("import os\nos.mkfifo('/workspace/fifo')", Refused(PYTHON, "AttributeError")),
     ]
 }
