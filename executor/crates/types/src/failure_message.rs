@@ -2,7 +2,7 @@
 //! door's error, so all doors report the same text.
 
 use crate::ident::ToolName;
-use crate::limit::{Access, FileEffects, Layer, Limit, LimitRow};
+use crate::limit::{Access, Bound, FileEffects, Layer, Limit, LimitRow};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use crate::quantity::BYTES_PER_MB;
 use crate::visible_text::escape_invisible;
@@ -152,10 +152,8 @@ fn missing_folder_notice(usage: &Usage) -> String {
 /// The part of a message about a run without a network: the layer that turned it off, which a tool cannot
 /// know.
 fn no_network_notice(usage: &Usage) -> String {
-    match usage.network.value {
-        true => String::new(),
-        false => format!("; {}", no_network_reason(usage.network.layer)),
-    }
+    let Bound { value: has_network, layer } = usage.network;
+    if has_network { String::new() } else { format!("; {}", no_network_reason(layer)) }
 }
 
 /// The reason why a run has no network, by the layer that denies it, with the key to change.
@@ -189,26 +187,41 @@ pub fn no_network_reason(layer: Layer) -> &'static str {
 /// The part of a message about a host or an address that was refused: the list that refuses it. It names no
 /// other entry of the list: a tool does not learn which hosts it may reach.
 fn host_notice(usage: &Usage) -> String {
-    let denied = usage.denied.iter();
-    let notice = denied.filter_map(|denial| {
+    let notice = |denial: &Denial| {
         let reason = refused_host_reason(denial)?;
         Some(format!("; access to `{}` was refused: {reason}", escape_guest_text(&denial.what)))
-    });
-    notice.take(1).collect()
+    };
+    usage.denied.iter().find_map(notice).unwrap_or_default()
 }
 
 /// The reason why a host or an address was refused, with the key of the list; `None` for another denial.
-#[must_use]
-pub fn refused_host_reason(denial: &Denial) -> Option<String> {
-    let is_blocked = match denial.reason {
-        DenialReason::DomainNotAllowed | DenialReason::IpLiteral | DenialReason::NotLookedUp => false,
-        DenialReason::DomainBlocked => true,
-        DenialReason::Address => {
-            return Some(
-                "its address is not public, and not in `network.allowed_addresses` of the executor's configuration"
-                    .to_owned(),
-            );
+fn refused_host_reason(denial: &Denial) -> Option<String> {
+    match denial.reason {
+        DenialReason::DomainNotAllowed | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
+            let layer = denial.set_by?;
+            let key = match layer {
+                Layer::Executor => " (`network.allowed_domains`, or `network.tools` if that has the tool)",
+                Layer::StandingPolicy => " (`capabilities.network.allowed_domains`)",
+                Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller => "",
+            };
+            let is_plain = denial.what.starts_with("http://");
+            let scheme =
+                if is_plain { ", and an entry with `https://` allows no plain http" } else { "" };
+            Some(format!("{} does not allow it{key}{scheme}", layer_name(layer)))
         }
+        DenialReason::DomainBlocked => {
+            let layer = denial.set_by?;
+            let key = match layer {
+                Layer::Executor => " (`network.blocked_domains`)",
+                Layer::StandingPolicy => " (`capabilities.network.blocked_domains`)",
+                Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller => "",
+            };
+            Some(format!("{} blocks it{key}", layer_name(layer)))
+        }
+        DenialReason::Address => Some(
+            "its address is not public, and not in `network.allowed_addresses` of the executor's configuration"
+                .to_owned(),
+        ),
         DenialReason::OutsideScope
         | DenialReason::EscapesRoot
         | DenialReason::ReadOnly
@@ -225,24 +238,8 @@ pub fn refused_host_reason(denial: &Denial) -> Option<String> {
         | DenialReason::ReceivedBytes
         | DenialReason::Staged
         | DenialReason::HeldRequests
-        | DenialReason::RequestNotDeclared => return None,
-    };
-    let layer = denial.set_by?;
-    let key = match (layer, is_blocked) {
-        (Layer::Executor, true) => " (`network.blocked_domains`)",
-        (Layer::Executor, false) => " (`network.allowed_domains`, or `network.tools` if that has the tool)",
-        (Layer::StandingPolicy, true) => " (`capabilities.network.blocked_domains`)",
-        (Layer::StandingPolicy, false) => " (`capabilities.network.allowed_domains`)",
-        (Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller, _) => "",
-    };
-    let by = layer_name(layer);
-    Some(if is_blocked {
-        format!("{by} blocks it{key}")
-    } else if denial.what.starts_with("http://") {
-        format!("{by} does not allow it{key}, and an entry with `https://` allows no plain http")
-    } else {
-        format!("{by} does not allow it{key}")
-    })
+        | DenialReason::RequestNotDeclared => None,
+    }
 }
 
 /// The part of a message about a request or a connection that a run under `staged` may not make, or a request that cannot
