@@ -13,7 +13,7 @@ mod policies;
 
 use crate::approve::catalogue_options;
 use crate::arguments::AllowOptions;
-use crate::edit::{EditedFile, toml};
+use crate::edit::{EditedFile, folder_of, toml};
 use a2g_capability::{Ceilings, Host, HostPattern};
 use a2g_command::UsageError;
 use a2g_command::layout::wrap;
@@ -24,7 +24,7 @@ use a2g_core::catalog::ToolManifest;
 use a2g_types::ident::{ToolName, did_you_mean};
 use anyhow::bail;
 use policies::Policies;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The line width of this command's messages. Paths and commands to copy are not wrapped.
@@ -61,13 +61,19 @@ pub(crate) fn allow(setup: &Setup, options: &AllowOptions) -> anyhow::Result<Exi
     show(&files, &name, &origin.pattern(), options.write);
     say(format_args!("`{name}` may reach no other host than {}.", list(&reached)));
     policies.advise(&name);
-    print_steps(&Steps {
-        setup,
-        name: &name,
-        needs_approval: accepted.is_some_and(|definition| !definition.capabilities.network),
-        is_restarted: files.iter().any(|file| file.path() != tool_file.path()),
-        is_reloaded: tool_file.is_changed(),
-    });
+    let needs_approval = accepted.is_some_and(|definition| !definition.capabilities.network);
+    if needs_approval {
+        say("Then accept that the tool asks for the network, which it did not before:");
+        print(format_args!("  a2g-executor tool approve {name}{}", catalogue_options(setup)));
+    }
+    if files.iter().any(|file| file.path() != tool_file.path()) {
+        say(
+            "Then restart the server, and a governor in a process of its own: they read the configuration and the \
+             policies only at their start.",
+        );
+    } else if needs_approval || tool_file.is_changed() {
+        say("Then send the server a SIGHUP, or restart it: it reads its tools again.");
+    }
     if !files.is_empty() && !options.write {
         say("Nothing was written: `--write` makes these changes.");
     }
@@ -141,11 +147,6 @@ impl Origin {
 /// The configuration file, which need not exist.
 fn config_path(setup: &Setup) -> &Path {
     file(setup).unwrap_or(Path::new(DEFAULT_FILE))
-}
-
-/// The folder of a file.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The manifests of the catalogue, by name. A tool that cannot be read is left out: it cannot run either.
@@ -228,14 +229,14 @@ fn check_others(
     config: &Config,
     policies: &Policies,
 ) -> anyhow::Result<()> {
-    let gains = tools.iter().filter_map(|tool| {
+    let gain = |tool: &ToolManifest| {
         let ceilings = config.ceilings.for_tool(&tool.name);
         let hosts = ceilings.hosts.allowed.as_deref().unwrap_or_default();
         let is_other = tool.name != *name && tool.capabilities.network && !hosts.is_empty();
-        let gains = is_other && policies.turns_on(&tool.name, config.ceilings.network);
-        gains.then(|| format!("`{}` ({})", tool.name, list(hosts)))
-    });
-    let gains = gains.collect::<Vec<_>>();
+        let is_gain = is_other && policies.turns_on(&tool.name, config.ceilings.network);
+        is_gain.then(|| format!("`{}` ({})", tool.name, list(hosts)))
+    };
+    let gains = tools.iter().filter_map(gain).collect::<Vec<_>>();
     if gains.is_empty() {
         return Ok(());
     }
@@ -262,41 +263,8 @@ fn show(files: &[&EditedFile], name: &ToolName, origin: &HostPattern, is_written
     print("");
 }
 
-/// What is left to do.
-struct Steps<'a> {
-    setup: &'a Setup,
-    name: &'a ToolName,
-    /// `true` if an operator has to accept that the tool asks for the network.
-    needs_approval: bool,
-    /// `true` if something changed that a server reads only at its start.
-    is_restarted: bool,
-    /// `true` if something changed that a server reads again at SIGHUP.
-    is_reloaded: bool,
-}
-
-fn print_steps(steps: &Steps<'_>) {
-    let Steps { setup, name, needs_approval, is_restarted, is_reloaded } = steps;
-    if *needs_approval {
-        say("Then accept that the tool asks for the network, which it did not before:");
-        print(format_args!("  a2g-executor tool approve {name}{}", catalogue_options(setup)));
-    }
-    if *is_restarted {
-        say(
-            "Then restart the server, and a governor in a process of its own: they read the configuration and the \
-             policies only at their start.",
-        );
-    } else if *needs_approval || *is_reloaded {
-        say("Then send the server a SIGHUP, or restart it: it reads its tools again.");
-    }
-}
-
 fn say(text: impl std::fmt::Display) {
     print(wrap("", &text.to_string(), MAX_COLUMNS));
-}
-
-/// The folder of the policies that are made beside a configuration which names none.
-fn new_policies(config_path: &Path) -> PathBuf {
-    folder_of(config_path).join(policies::NEW_FOLDER)
 }
 
 #[cfg(test)]

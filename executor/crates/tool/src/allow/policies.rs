@@ -1,8 +1,8 @@
 //! The policies of the built-in governor, of which `tool allow` changes one.
 
-use super::{new_policies, say};
+use super::say;
 use crate::arguments::AllowOptions;
-use crate::edit::{EditedFile, json, toml};
+use crate::edit::{EditedFile, folder_of, json, toml};
 use a2g_capability::HostPattern;
 use a2g_command::UsageError;
 use a2g_command::output::{list, print};
@@ -16,7 +16,7 @@ use serde_json::json;
 use std::path::Path;
 
 /// The folder of the policies that are made for a configuration which names none, and its only file.
-pub(super) const NEW_FOLDER: &str = "policies";
+const NEW_FOLDER: &str = "policies";
 const NEW_FILE: &str = "default.json";
 
 /// The governor of the executor.
@@ -56,7 +56,7 @@ impl Policies {
         if let Some(folder) = folder {
             return built_in(read_folder(folder)?, Source::Folder);
         }
-        let new_folder = new_policies(config_path);
+        let new_folder = folder_of(config_path).join(NEW_FOLDER);
         if new_folder.symlink_metadata().is_ok() {
             bail!(
                 "the configuration names no folder of policies, and the one to make is there: set `policies` in `[governor]` \
@@ -199,7 +199,7 @@ impl PolicyFile {
             let what = format!("add \"{origin}\" to `capabilities.network.allowed_domains`");
             file.change(&what, |text| json::push(text, &key, &json!(origin.to_string())))?;
         }
-        // What a governor would refuse at its start is refused now.
+        // A governor would refuse it only at its next start.
         decode::policy_file(file.text()).map_err(|fault| anyhow!("{}", fault.sentence()))?;
         Ok(())
     }

@@ -82,8 +82,7 @@ impl EditedFile {
     /// Replaces the file as a whole, with its owner and mode.
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         let Self { path, found, before: _, after } = self;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = parent.unwrap_or(Path::new("."));
+        let folder = folder_of(path);
         let write = || {
             std::fs::create_dir_all(folder)?;
             let mut draft = NamedTempFile::new_in(folder)?;
@@ -111,6 +110,11 @@ impl EditedFile {
         }
         write().with_context(|| format!("`{}` cannot be written", path.display()))
     }
+}
+
+/// The folder of a file.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The text with another one in the place of a range of bytes.
