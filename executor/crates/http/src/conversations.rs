@@ -193,25 +193,20 @@ impl ConversationCall {
 
     /// Notes the session in which the call ran. One that has ended stays bound, so that the next call is told.
     pub fn note_receipt(&self, receipt: &Receipt) {
-        if let Some(sessions) = self.sessions.upgrade() {
-            sessions.bindings.lock().note_receipt(&self.conversation, receipt);
-        }
+        self.change_bindings(|bindings| bindings.note_receipt(&self.conversation, receipt));
     }
 
     /// Notes that the answer to the call is stored, or will be: a repeat makes the same request.
     pub fn note_answered(&self) {
-        if let Some(sessions) = self.sessions.upgrade() {
-            sessions.bindings.lock().note_answered(self.intent, self.request);
-        }
+        self.change_bindings(|bindings| bindings.note_answered(self.intent, self.request));
     }
 
     /// Notes the refusal of the call: a session that is lost is bound no longer.
     pub fn note_fault(&self, fault: &Fault) {
         if let Fault::Refused { blocked_by: BlockedBy::SessionLost, .. } = fault
             && let Some(SessionRequest::Continue(handle)) = self.request
-            && let Some(sessions) = self.sessions.upgrade()
         {
-            sessions.bindings.lock().unbind(&self.conversation, handle);
+            self.change_bindings(|bindings| bindings.unbind(&self.conversation, handle));
         }
     }
 
@@ -220,6 +215,13 @@ impl ConversationCall {
     pub fn bind_at_end(self, executor: &Arc<Executor>) {
         if self.has_reserved {
             executor.sessions().spawn(self.await_end(Arc::clone(executor)));
+        }
+    }
+
+    /// Changes the bindings, unless the conversation's sessions have ended.
+    fn change_bindings(&self, change: impl FnOnce(&mut Bindings)) {
+        if let Some(sessions) = self.sessions.upgrade() {
+            change(&mut sessions.bindings.lock());
         }
     }
 
@@ -237,10 +239,8 @@ impl ConversationCall {
 
 impl Drop for ConversationCall {
     fn drop(&mut self) {
-        if self.has_reserved
-            && let Some(sessions) = self.sessions.upgrade()
-        {
-            sessions.bindings.lock().release(self.intent);
+        if self.has_reserved {
+            self.change_bindings(|bindings| bindings.release(self.intent));
         }
     }
 }
