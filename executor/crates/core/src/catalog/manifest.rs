@@ -21,14 +21,14 @@ use std::sync::LazyLock;
 pub(super) const FILE: &str = "tool.toml";
 /// The maximum size of `tool.toml`, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;
-/// The maximum lengths of version, title and description, in bytes. They appear in every list of tools.
-const MAX_VERSION_BYTES: usize = 128;
 /// The depth at which the parser of TOML stops.
 const MAX_DEPTH: usize = 80;
+/// The maximum lengths of version, title and description, in bytes. They appear in every list of tools.
+const MAX_VERSION_BYTES: usize = 128;
 const MAX_TITLE_BYTES: usize = 256;
+const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 /// The maximum number of requests that a tool declares. Each is in every report.
 const MAX_REQUESTS: usize = 64;
-const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
 /// A checked `tool.toml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -432,7 +432,11 @@ fn check_requests(texts: &[String], network: bool) -> Result<BTreeSet<DeclaredRe
         return Err("`capabilities.requests` needs at least one request, and `network = true`".into());
     }
     if texts.len() > MAX_REQUESTS {
-        return Err(format!("`capabilities.requests` has more than {MAX_REQUESTS} requests").into());
+        let message = format!(
+            "`capabilities.requests` has more than {MAX_REQUESTS} requests: join those whose paths differ in one \
+             segment (`{{name}}`) or at the end (`**`)"
+        );
+        return Err(message.into());
     }
     let parsed = texts.iter().map(|text| DeclaredRequest::parse(text)).collect::<Result<BTreeSet<_>, _>>();
     let requests = parsed.map_err(|error| format!("`capabilities.requests`: {error}"))?;
