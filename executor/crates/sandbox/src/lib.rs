@@ -143,7 +143,7 @@ const OWN_DESCRIPTORS: u64 = 256;
 // subscriptions, which would need a smaller value, have their own limit.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
 /// The only variable of a guest's environment: the names of its folders.
-// Libraries of languages know them, and do not tell them to programs in Python.
+// The C library of Python knows them, and tells programs nothing of them.
 const FOLDERS_VARIABLE: &str = "A2G_FOLDERS";
 
 /// The engine, the linkers and the epoch ticker. The executor has one for each process.

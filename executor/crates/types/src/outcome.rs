@@ -17,7 +17,7 @@ use crate::call::{Door, ParentRun};
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
-use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Limit, NetworkBudgets};
+use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Layer, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::session::SessionTurn;
 use crate::tool::ToolSignature;
@@ -455,7 +455,7 @@ pub struct Denial {
     pub reason: DenialReason,
     /// The layer whose list of hosts or requests denies it; `None` for another reason, and in a record of an
     /// earlier version.
-    pub set_by: Option<crate::limit::Layer>,
+    pub set_by: Option<Layer>,
     /// The number of occurrences.
     pub count: u64,
 }
@@ -470,7 +470,7 @@ pub struct GrantedArea {
     /// The granted access, with the layer that set it.
     pub access: Bound<Access>,
     /// The layer that set the pattern.
-    pub set_by: crate::limit::Layer,
+    pub set_by: Layer,
 }
 
 /// A remote host that a run contacted, as counted by egress.
@@ -494,7 +494,7 @@ pub struct HostRule {
     /// The pattern, such as `*.example.com`.
     pub pattern: String,
     /// The layer that set the pattern.
-    pub set_by: crate::limit::Layer,
+    pub set_by: Layer,
 }
 
 /// The network limits and usage of a run with a network.
@@ -543,7 +543,7 @@ pub struct Usage {
     /// The guest paths of the granted folders that do not exist on the host: the run found nothing in them.
     pub missing_roots: Vec<String>,
     /// The layer whose limits left no part of the filesystem granted; `None` if some part is granted.
-    pub filesystem_emptied_by: Option<crate::limit::Layer>,
+    pub filesystem_emptied_by: Option<Layer>,
     /// The time at which file changes take effect, with the layer that set it.
     pub effects: Bound<FileEffects>,
     /// The file changes that took effect together or wait for a decision; `None` if each took effect at once, or there
