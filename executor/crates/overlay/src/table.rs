@@ -402,7 +402,7 @@ impl Table {
         Ok(())
     }
 
-    /// What was first seen of the original of a node; `None` if the program made the node.
+    /// The state in which the original of a node was first seen; `None` if the program made the node.
     pub(crate) fn first_seen(&self, node: &Node) -> Option<&Seen> {
         self.originals.get(node.origin.as_ref()?)
     }

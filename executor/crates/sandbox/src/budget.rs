@@ -136,7 +136,7 @@ pub(super) struct FileOutputStream {
     pub(super) inner: DynOutputStream,
     pub(super) current: Arc<CurrentStats>,
     /// `None` in a run whose file changes are not kept apart.
-    pub(super) written: Option<WriteMark>,
+    pub(super) mark: Option<WriteMark>,
 }
 
 impl FileOutputStream {
@@ -144,8 +144,8 @@ impl FileOutputStream {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.current.get().budget.charge_write(bytes).map_err(|stop| StreamError::Trap(stop.into()))?;
         // A write that fails may have written a part.
-        if let Some(written) = self.written.as_ref().filter(|_| bytes > 0) {
-            written.set();
+        if let Some(mark) = self.mark.as_ref().filter(|_| bytes > 0) {
+            mark.set();
         }
         Ok(())
     }

@@ -87,12 +87,12 @@ impl AuditedFs<'_> {
     fn wrap_output(
         &mut self,
         stream: Resource<DynOutputStream>,
-        written: Option<WriteMark>,
+        mark: Option<WriteMark>,
     ) -> FsResult<Resource<DynOutputStream>> {
         let current = Arc::clone(&self.0.current);
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(stream)?;
-        let stream: DynOutputStream = Box::new(FileOutputStream { inner, current, written });
+        let stream: DynOutputStream = Box::new(FileOutputStream { inner, current, mark });
         Ok(table.push(stream)?)
     }
 
@@ -310,10 +310,10 @@ impl HostDescriptor for AuditedFs<'_> {
 
     async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
         self.spend(|budget| budget.charge_write(size))?;
-        let written = self.files().write_mark(&fd);
+        let mark = self.files().write_mark(&fd);
         self.inner().set_size(fd, size).await?;
-        if let Some(written) = written {
-            written.set();
+        if let Some(mark) = mark {
+            mark.set();
         }
         Ok(())
     }
@@ -485,15 +485,15 @@ impl HostDescriptor for AuditedFs<'_> {
         // The gap between the end of the file and the stream's start becomes part of the file with the first byte.
         let gap = offset.saturating_sub(self.size(&fd));
         self.spend(|budget| budget.charge_write(gap))?;
-        let written = self.files().write_mark(&fd);
+        let mark = self.files().write_mark(&fd);
         let stream = self.inner().write_via_stream(fd, offset)?;
-        self.wrap_output(stream, written)
+        self.wrap_output(stream, mark)
     }
 
     fn append_via_stream(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
-        let written = self.files().write_mark(&fd);
+        let mark = self.files().write_mark(&fd);
         let stream = self.inner().append_via_stream(fd)?;
-        self.wrap_output(stream, written)
+        self.wrap_output(stream, mark)
     }
 
     fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {

@@ -225,7 +225,7 @@ impl Staged {
     /// The mark to set when the descriptor `fd` was written; `None` unless it is a file that is open for writing.
     pub(super) fn write_mark(&self, fd: u32) -> Option<WriteMark> {
         match self.open.get(&fd)? {
-            Opened::File(_, written) => written.clone(),
+            Opened::File(_, mark) => mark.clone(),
             Opened::Folder(_) | Opened::Root(_) | Opened::Gone => None,
         }
     }

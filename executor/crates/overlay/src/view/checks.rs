@@ -32,9 +32,9 @@ impl User {
         // It is there if the process was killed between the next calls.
         let _may_be_missing = unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR);
         mkdirat(upper.dir(), PROBE, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
-        let probe = stat_at(upper.dir(), PROBE);
+        let looked = stat_at(upper.dir(), PROBE);
         unlinkat(upper.dir(), PROBE, AtFlags::REMOVEDIR)?;
-        let probe = probe?;
+        let probe = looked?;
         let capabilities = rustix::thread::capabilities(None)?.effective;
         Ok(Self {
             id: probe.stx_uid,

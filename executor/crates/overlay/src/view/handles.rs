@@ -148,7 +148,7 @@ impl Handles {
     }
 
     /// `true` if a file is open for writing.
-    pub(super) fn is_written(&self, id: NodeId) -> bool {
+    pub(super) fn is_open_for_writing(&self, id: NodeId) -> bool {
         let can_write = |handle: &Handle| handle.flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         self.files(id).any(|handle| can_write(handle) && handle.is_open())
     }
@@ -171,7 +171,7 @@ impl Handles {
     /// Notes the content that all handles of a file have.
     pub(super) fn set_content(&mut self, id: NodeId, content: HandleContent) {
         let Some(live) = self.0.get_mut(&id) else { return };
-        // What was written is the content before.
+        // The writes were to the content before.
         live.written.take();
         for handle in &mut live.files {
             handle.content = content;

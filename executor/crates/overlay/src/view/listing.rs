@@ -4,6 +4,7 @@
 //! stands for now, and then what only the program made, in the order in which it was made. So an entry that exists
 //! throughout a listing occurs once, whatever happens to the others: a name is never in both parts.
 
+use super::change::open_to_list;
 use super::{Tree, View};
 use crate::name::Name;
 use crate::seen::{EntryKind, kind_of, kind_of_type, stat_at};
@@ -71,8 +72,8 @@ impl View {
         if node.entry_kind() != EntryKind::Folder {
             return Err(Errno::NOTDIR);
         }
-        let lower = self.tree.lower_folder(folder)?;
-        let lower = lower.map(|lower| super::change::open_to_list(&lower, OsStr::new("."))).transpose()?;
+        let original = self.tree.lower_folder(folder)?;
+        let lower = original.map(|handle| open_to_list(&handle, OsStr::new("."))).transpose()?;
         let stage = match start {
             0 => Stage::Dot,
             AFTER_DOT => Stage::DotDot,

@@ -76,7 +76,7 @@ impl View {
             Content::Lower => return Err(Errno::STALE),
         };
         self.tree.handles.set_content(id, HandleContent::Earlier);
-        if self.tree.handles.is_written(id) {
+        if self.tree.handles.is_open_for_writing(id) {
             return self.copy_up(id, false);
         }
         self.tree.handles.prepare_redirection(id, &self.upper, number)?.apply()

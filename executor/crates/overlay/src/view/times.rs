@@ -91,7 +91,7 @@ impl View {
         Ok(())
     }
 
-    /// Ends the time of a content, if its file was written since the table has it.
+    /// Forgets the time that the table has for a content, if its file was written since.
     pub(super) fn take_write(&mut self, id: NodeId) {
         if self.tree.handles.take_write(id)
             && let Some(node) = self.tree.table.node_mut(id)
