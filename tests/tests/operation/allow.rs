@@ -37,7 +37,7 @@ fn tls_server() -> (Listener, String) {
     (listener, certificate)
 }
 
-/// What a command printed, which has to end with this code.
+/// The output of a command, which has to end with this code.
 fn said(output: &Output, code: i32) -> String {
     let said = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy).concat();
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -120,8 +120,8 @@ fn a_tool_reaches_a_host_after_one_command() {
     let shown = said(&home.run(&["tool", "approve", TOOL]), 3);
     let digest = shown.split("--digest ").nth(1).and_then(|rest| rest.split_whitespace().next());
     said(&home.run(&["tool", "approve", TOOL, "--digest", digest.expect("a digest")]), 0);
-    let again = said(&home.run(&command), 0);
-    assert!(!again.contains("tool approve"), "{again}");
+    let approved = said(&home.run(&command), 0);
+    assert!(!approved.contains("tool approve"), "{approved}");
 
     // A host that the policy allows and the configuration does not.
     let late = format!("https://late.test:{port}");
@@ -130,7 +130,11 @@ fn a_tool_reaches_a_host_after_one_command() {
         texts[2].replace(&format!("[\"{origin}\"]"), &format!("[\"{origin}\", \"{late}\"]")),
     )
     .expect("a file");
-    let executor = Executor::start_in(home);
+    expect_only(&Executor::start_in(home), &origin, &late, port);
+}
+
+/// Expects that calls reach the host of `origin` and no other, also not that of `late`, which only the policy allows.
+fn expect_only(executor: &Executor, origin: &str, late: &str, port: u16) {
     let fetch = |url: &str| {
         let call = intent(TOOL, json!({ "url": url }));
         (executor.rpc("a2g/intent", &call), call["intent_id"].as_str().expect("an id").to_owned())
@@ -161,7 +165,7 @@ fn a_tool_reaches_a_host_after_one_command() {
     assert!(error.contains("the executor's configuration does not allow it"), "{error}");
     assert!(error.contains("`network.tools`") && !error.contains("tool allow"), "{error}");
     // The operator is told what to do.
-    let (status, page) = console::Client::local(&executor).get(&format!("/console/runs/{run}"));
+    let (status, page) = console::Client::local(executor).get(&format!("/console/runs/{run}"));
     assert_eq!(status, 200, "{page}");
     assert!(page.contains(&format!("a2g-executor tool allow {TOOL} {late}")), "{page}");
 }

@@ -163,8 +163,8 @@ fn check_tampering(language: Language, help: &str, end: &str, cases: Vec<Tamperi
     let Some(catalogue) = language.catalogue() else { return };
     let nest = Nest::start_in(language.options(), catalogue);
     for (code, expected, statuses) in cases {
-        let call = intent(language.tool(), language.arguments(&format!("{help}{code}\n{end}")));
-        let call = with_context(call, json!({ "conditions": ["calls:read_file", "max_calls:4"] }));
+        let runs = intent(language.tool(), language.arguments(&format!("{help}{code}\n{end}")));
+        let call = with_context(runs, json!({ "conditions": ["calls:read_file", "max_calls:4"] }));
         let asked = nest.asked().len();
         let answer = nest.ask(&call);
         let report = &result(&answer)["report"];

@@ -53,7 +53,7 @@ fn after_a_kill_a_session_is_as_its_last_receipt_says_or_lost() {
         let answer = running.join().expect("no panic");
         assert!(answer.is_some() || is_executor_killed, "round {round}: no answer");
 
-        // What is on record of the call, whether its caller was told or not.
+        // The record of the call, whether its caller was told or not.
         let recorded = fixture.status(&call["intent_id"])["result"].get("report").cloned();
         let Some(report) = recorded else {
             // It has not begun. Without an earlier turn, there is no session.

@@ -80,7 +80,7 @@ fn entries_that_are_no_files_are_moved_and_deleted_and_never_opened() {
     fixture.succeed("anna", Act::Discard, &run);
 }
 
-/// Nobody fills its hole: neither the run, whose copy counts as written, nor a commit or an undo.
+/// Its hole is filled neither by the run, whose copy counts as written, nor by a commit or an undo.
 #[test]
 fn a_sparse_file_of_two_gigabytes_stays_sparse() {
     const BYTES: u64 = 2 << 30;

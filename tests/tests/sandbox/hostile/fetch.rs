@@ -94,8 +94,8 @@ fn the_error_of_a_refused_host_names_the_key_that_refuses_it() {
     policy(json!({ "blocked_domains": ["web.test"] }));
     refused(&bench, &reached, &[by_policy, "blocks it (`capabilities.network.blocked_domains`)"]);
 
-    let own = options(&[&web]).set("network.tools", json!({ "http_fetch": ["https://api.test"] }));
-    let own = Bench::start_typed(own);
+    let other_host = json!({ "http_fetch": ["https://api.test"] });
+    let own = Bench::start_typed(options(&[&web]).set("network.tools", other_host));
     refused(&own, &reached, &[executor, "`network.tools`", "an entry with `https://` allows no plain http"]);
     assert_eq!((web.connections(), other.connections()), (0, 0));
 

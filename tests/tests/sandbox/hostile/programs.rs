@@ -99,7 +99,7 @@ fn value(language: Language, answer: CallAnswer) -> Value {
     language.returned(&answer.success().0["result"])
 }
 
-/// What a program leaves in its interpreter, and the next program, which looks for it.
+/// A program that leaves something in its interpreter, and the next one, which looks for it.
 struct Trace {
     left_by: &'static str,
     looked_for_by: &'static str,
@@ -131,9 +131,14 @@ fn trace(language: Language) -> Trace {
 /// Runs each program, and after it a good one, which finds nothing of it.
 fn check(language: Language, cases: impl IntoIterator<Item = Case>) {
     // Low ceilings end a flood soon.
-    let options = language.options().set("ceilings.max_created", 100).set("ceilings.max_written_mb", 8);
-    let options = options.set("ceilings.max_handles", 100).set("ceilings.max_calls", 100);
-    let options = options.set("ceilings.max_artifacts", 10).environment("A2G_HOSTILE_SECRET", SECRET);
+    let options = language
+        .options()
+        .set("ceilings.max_created", 100)
+        .set("ceilings.max_written_mb", 8)
+        .set("ceilings.max_handles", 100)
+        .set("ceilings.max_calls", 100)
+        .set("ceilings.max_artifacts", 10)
+        .environment("A2G_HOSTILE_SECRET", SECRET);
     let Some(bench) = bench(language, options) else { return };
     let workspace = bench.executor.workspace();
     std::fs::create_dir(workspace.join("blocked")).expect("a folder");

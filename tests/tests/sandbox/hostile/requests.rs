@@ -142,8 +142,9 @@ fn a_request_has_no_field_that_names_another_request() {
 #[test]
 fn a_tool_that_declares_requests_opens_no_connection() {
     let peer = Peer::silent();
-    let tool = Tool::typed_bytes("hostile_tcp", guest_wasip2("hostile_tcp")).network();
-    let tool = tool.requests(&[format!("GET http://{}/**", at(&peer))]);
+    let declared = [format!("GET http://{}/**", at(&peer))];
+    let module = guest_wasip2("hostile_tcp");
+    let tool = Tool::typed_bytes("hostile_tcp", module).network().requests(&declared);
     let bench = Bench::start_tools(options(&[&peer]), [tool]);
     let call = bench.call("hostile_tcp").grant("network_allowed", true).grant("timeout_seconds", 30);
     let report = call.arguments(json!({ "steps": [{ "connect": at(&peer) }] })).send().success();
@@ -168,12 +169,9 @@ fn a_request_that_is_not_declared_waits_for_no_commit() {
     let waiting = run.0["usage"]["effects"]["requests"].as_array().map(Vec::len);
     assert_eq!((waiting, web.requests().len()), (Some(1), 1), "{run:?}");
     bench.decide("a2g/commit", &run);
-    let requests = web.requests();
-    assert_eq!(requests.len(), 2, "{requests:?}");
-    assert!(
-        requests[1].starts_with("POST /v1/a HTTP/1.1\r\n") && !requests[1].contains("admin"),
-        "{requests:?}"
-    );
+    let sent = web.requests();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(sent[1].starts_with("POST /v1/a HTTP/1.1\r\n") && !sent[1].contains("admin"), "{sent:?}");
 }
 
 #[test]
@@ -230,8 +228,8 @@ fn a_nested_call_sends_only_what_its_own_tool_declares() {
 fn the_error_names_the_request_and_the_key() {
     let web = Peer::page("x");
     let module = std::fs::read(tools().join("http_fetch/tool.wasm")).expect("a tool");
-    let tool = Tool::typed_bytes("http_fetch", module).network();
-    let tool = tool.requests(&[format!("GET http://{}/items/{{id}}", at(&web))]);
+    let declared = [format!("GET http://{}/items/{{id}}", at(&web))];
+    let tool = Tool::typed_bytes("http_fetch", module).network().requests(&declared);
     let bench = Bench::start_tools(options(&[&web]), [tool]);
     let call = bench.call("http_fetch").grant("network_allowed", true).grant("timeout_seconds", 30);
     let url = format!("http://{}/admin", at(&web));

@@ -127,8 +127,7 @@ impl Overlay {
     pub(super) fn end(&mut self) -> Table {
         self.files.fill_with(|| None);
         self.folders.fill(None);
-        let table = self.view.take().unwrap().into_table();
-        let bytes = table.to_bytes().unwrap();
+        let bytes = self.view.take().unwrap().into_table().to_bytes().unwrap();
         self.check_contents(&String::from_utf8(bytes.clone()).unwrap());
         let table = Table::from_bytes(&bytes, ROOTS).unwrap();
         assert_eq!(table.to_bytes().unwrap(), bytes);
