@@ -53,10 +53,10 @@ many sessions (default 1000, which takes hours), and `staged` with its long
 versions, one after another. Then it compares file changes that are kept apart
 with a plain folder in 100,000 generated sequences of calls, ends their commit
 and undo before each call, runs the model of a fleet and renders hostile texts,
-all for longer than `cargo xtask test` does. It installs strace and
-faketime from Debian's packages if they are missing and this user may: without
-them, the tests of crashes at chosen system calls and of clock jumps are
-skipped, and say so.";
+all for longer than `cargo xtask test` does. It installs strace and faketime
+from Debian's packages if they are missing and this user may: without them, the
+tests of crashes at chosen system calls and of clock jumps are skipped, and say
+so.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 /// The number of seeds of the model of a fleet.
@@ -306,17 +306,17 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
         "staged::",
     ];
     let for_tests = [&more, &["--test-threads=1", "--nocapture"][..]].concat();
-    let mut cargo = executor_tests(workspace, &["nodes", "programs", "records"], "durability", &for_tests);
-    cargo.env("A2G_TORTURE", crashes.to_string());
-    let durability = follow("durability", &mut cargo, MAX_LEFT_BEHIND)?;
+    let mut kills = executor_tests(workspace, &["nodes", "programs", "records"], "durability", &for_tests);
+    kills.env("A2G_TORTURE", crashes.to_string());
+    let durability = follow("durability", &mut kills, MAX_LEFT_BEHIND)?;
     // Without a filter, all tests of these two programs.
-    let mut cargo = executor_tests(workspace, &["equivalence", "commit"], "", &[]);
-    cargo.env("A2G_OVERLAY_SEQUENCES", TORTURE_SEQUENCES.to_string()).env("A2G_OVERLAY_ALL_CALLS", "1");
-    let overlay = follow("file changes", &mut cargo, MAX_LEFT_BEHIND)?;
-    let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--lib", "--"]);
-    cargo.args(["model::five_nodes", "hostile_texts::"]);
-    cargo.env("A2G_TORTURE", crashes.to_string()).env("A2G_FLEET_SEEDS", TORTURE_SEEDS.to_string());
-    let rest = follow("fleets and hostile texts", &mut cargo, MAX_LEFT_BEHIND)?;
+    let mut sequences = executor_tests(workspace, &["equivalence", "commit"], "", &[]);
+    sequences.env("A2G_OVERLAY_SEQUENCES", TORTURE_SEQUENCES.to_string()).env("A2G_OVERLAY_ALL_CALLS", "1");
+    let overlay = follow("file changes", &mut sequences, MAX_LEFT_BEHIND)?;
+    let mut models = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--lib", "--"]);
+    models.args(["model::five_nodes", "hostile_texts::"]);
+    models.env("A2G_TORTURE", crashes.to_string()).env("A2G_FLEET_SEEDS", TORTURE_SEEDS.to_string());
+    let rest = follow("fleets and hostile texts", &mut models, MAX_LEFT_BEHIND)?;
     conclude(&[durability, overlay, rest], "")
 }
 
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn every_module_that_needs_an_installation_is_listed_with_it() {
-        // What a module names if it needs the installation of the same place in `NEEDS`.
+        // The names in a module that needs the installation of the same place in `NEEDS`.
         const MARKS: [&[&str]; NEEDS.len()] = [
             &["= clients().join(", "client_folder("],
             &["NatsServers"],
