@@ -148,7 +148,7 @@ def error(number, path):
 
 
 def from_root(path):
-    """A path for which the working folder is no matter if that is in memory: the C library has another one."""
+    """The path from the root, if the working folder is in memory: the C library does not know that folder."""
     if here is None:
         return path
     try:
@@ -482,7 +482,7 @@ def route(name, mine):
         return
 
     def function(path=".", *arguments, **named):
-        # Of a path below an open folder, the working folder is no part.
+        # A path below an open folder does not depend on the working folder.
         seen = path if named.get("dir_fd") is not None else from_root(path)
         at = place(seen)
         return real(seen, *arguments, **named) if at is None else mine(at, *arguments, **named)
@@ -517,9 +517,9 @@ def change_folder(real):
 
 
 def start(granted):
-    """Gives a run its working folder, the first of the granted folders, and without any the one of temporary files.
+    """Gives a run its working folder: the first of the granted folders, or /tmp if there is none.
 
-    That one is in memory, unless a granted folder has it: then programs find the files that are there.
+    /tmp is in memory, unless a granted folder has it: then programs find the files that are there.
     """
     global here, roots, writable
     names = [name.rstrip("/") for name in granted if name.startswith("/")]
