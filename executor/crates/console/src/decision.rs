@@ -460,13 +460,14 @@ fn network_part(Limits { granted, shown }: Limits<'_>, may_approve: bool) -> Mar
 }
 
 fn hosts(shown: &GrantSummary) -> Markup {
+    let rule = |pattern: &str, layer| html! { code { (whole(pattern)) } " (set by " (set_by(layer)) ") " };
     html! {
         p { "Hosts that the run may reach: "
             @if shown.allowed_hosts.is_empty() { "none" }
-            @for rule in &shown.allowed_hosts { code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
-            @for rule in &shown.blocked_hosts { "except " code { (whole(&rule.pattern)) } " (set by " (set_by(rule.set_by)) ") " }
+            @for host in &shown.allowed_hosts { (rule(&host.pattern, host.set_by)) }
+            @for host in &shown.blocked_hosts { "except " (rule(&host.pattern, host.set_by)) }
             @if !shown.allowed_requests.is_empty() { "with no other requests than " }
-            @for request in &shown.allowed_requests { code { (whole(&request.value)) } " (set by " (set_by(request.layer)) ") " }
+            @for request in &shown.allowed_requests { (rule(&request.value, request.layer)) }
             @if let Some(rate) = &shown.requests_per_minute { "at most " (counted(rate.value, "request")) " a minute (set by " (set_by(rate.layer)) ")" }
         }
     }
