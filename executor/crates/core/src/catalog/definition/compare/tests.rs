@@ -148,7 +148,7 @@ fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
         })
 }
 
-/// Whether a declared request is a GET of this path.
+/// `true` for declared requests that are a GET of this path.
 fn sends(path: &'static str) -> impl Fn(&DeclaredRequest) -> bool {
     move |request| request.matches("GET", &PlainPath::parse(path).unwrap())
 }
