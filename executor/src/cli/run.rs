@@ -106,7 +106,8 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             Some(OperatorLimits::new(&authority, manifest))
         }
     };
-    let executor = start_executor(&config, &tools_runtime, Granter::new(authority), local).await?;
+    let granter = Granter::new(authority);
+    let executor = start_executor(&config, &tools_runtime, &call.tool, granter, local).await?;
     let result = match operator_limits {
         None => executor
             .engine

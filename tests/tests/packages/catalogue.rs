@@ -46,6 +46,24 @@ fn proc_of(pid: u32, file: &str) -> Option<String> {
 }
 
 #[test]
+fn a_command_compiles_the_tools_that_its_call_needs() {
+    let named = |name: &str| Tool::command(name, &saying(1, &format!("\"{name}\""), 0));
+    let catalogue = Catalogue::empty().add(named("called")).add(named("other"));
+    let folder = tempfile::tempdir().expect("a temp folder");
+    let config = folder.path().join("executor.toml");
+    let tools = catalogue.folder();
+    std::fs::write(&config, format!("[catalog]\ntools = {tools:?}\ncache = \"cache\"\n{SCOPE}")).unwrap();
+    for (tool, compiled) in [("called", vec!["called"]), ("called", vec![]), ("other", vec!["other"])] {
+        let output = run(["run", tool, "--config", config.to_str().expect("UTF-8")]);
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{said}");
+        let names =
+            ["called", "other"].into_iter().filter(|name| said.contains(&format!("compiling `{name}`")));
+        assert_eq!(names.collect::<Vec<_>>(), compiled, "{said}");
+    }
+}
+
+#[test]
 fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
     let cache = tempfile::tempdir().expect("a temp folder");
     let catalogue = Catalogue::empty().add(Tool::command("quick", &saying(1, "1", 0)));

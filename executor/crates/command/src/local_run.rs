@@ -44,10 +44,11 @@ pub fn local_call(parts: CallParts<'_>) -> Result<Call, UsageError> {
     })
 }
 
-/// The executor of a command that runs one tool after another, with the catalogue of the configuration.
+/// The executor of a command that runs `tool` again and again, with what that needs of the configured catalogue.
 pub async fn start_executor(
     config: &Config,
     tools_runtime: &ToolRuntime,
+    tool: &ToolName,
     granter: Granter,
     governor: LocalGovernor,
 ) -> anyhow::Result<Arc<Executor>> {
@@ -65,7 +66,7 @@ pub async fn start_executor(
     // No keys are trusted, because a command line carries no proof.
     let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(governor), Arc::default());
-    let loaded = tools_runtime.load(config, 1).await?;
+    let loaded = tools_runtime.load_for(config, tool).await?;
     let egress = tools_runtime.egress(config)?;
     // The journal is in memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();

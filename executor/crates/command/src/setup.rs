@@ -409,15 +409,26 @@ impl ToolRuntime {
 
     /// Reads the catalogue, compiles all of it, and blocks this thread meanwhile.
     pub fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+        self.compile_those(config, Catalog::preparing_tools)
+    }
+
+    fn compile_those(
+        &self,
+        config: &Config,
+        select: impl Fn(&Catalog) -> Vec<ToolName>,
+    ) -> anyhow::Result<Catalog> {
         let mut catalog = self.read_catalog(config)?;
-        catalog.prepare(&config.catalog, &self.cache, self, &self.trust(), &self.definitions);
+        let names = select(&catalog);
+        catalog.prepare(names, &config.catalog, &self.cache, self, &self.trust(), &self.definitions);
         Ok(catalog)
     }
 
-    /// Reads the catalogue, compiles all of it, and starts its isolation as [`Self::start`] does.
-    pub async fn load(&self, config: &Config, preforked: usize) -> anyhow::Result<LoadedCatalog> {
-        let catalog = tokio::task::block_in_place(|| self.compile_catalog(config))?;
-        self.start(config, catalog, preforked).await
+    /// Reads the catalogue, compiles what calls of `tool` need, and starts the isolation of that as
+    /// [`Self::start`] does.
+    pub async fn load_for(&self, config: &Config, tool: &ToolName) -> anyhow::Result<LoadedCatalog> {
+        let compile = || self.compile_those(config, |catalog| catalog.preparing_for(tool));
+        let catalog = tokio::task::block_in_place(compile)?;
+        self.start(config, catalog, 1).await
     }
 
     /// Starts the configured isolation of every tool that is ready, with `preforked` processes forked ahead of time.

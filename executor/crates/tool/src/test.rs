@@ -71,7 +71,9 @@ pub(crate) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
             .map(|_| OperatorLimits::new(&authority, limits()))
             .collect();
         let governor = LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock));
-        let executor = start_executor(&config, &tools_runtime, Granter::new(authority), governor).await?;
+        let executor =
+            start_executor(&config, &tools_runtime, &manifest.name, Granter::new(authority), governor)
+                .await?;
         let mut runner =
             ExampleRunner { config: &config, tools_runtime: &tools_runtime, executor, limits, workspace };
         runner.run(folder, &manifest, writes_suggestion).await
@@ -221,7 +223,7 @@ impl ExampleRunner<'_> {
         if install(source.path(), self.config, runtime).is_err() {
             return Ok(false);
         }
-        self.executor.catalogue.replace(runtime.load(self.config, 1).await?);
+        self.executor.catalogue.replace(runtime.load_for(self.config, &manifest.name).await?);
         let ends = self.run_all(manifest).await?;
         Ok(ends.iter().all(|end| end.failure.is_none()))
     }

@@ -60,10 +60,10 @@ pub use trust::find_installed_package;
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
 use a2g_types::outcome::DecisionAct;
-use a2g_types::tool::{Contract, Descriptor, Digest};
+use a2g_types::tool::{CallTargets, Contract, Descriptor, Digest};
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -530,6 +530,34 @@ impl Catalog {
         preparing.into_iter().map(|(_bytes, name)| name).collect()
     }
 
+    /// As [`Self::preparing_tools`], those that a call of `tool` needs: itself, and what it and the tools that it
+    /// calls may call.
+    #[must_use]
+    pub fn preparing_for(&self, tool: &ToolName) -> Vec<ToolName> {
+        let mut needed = BTreeSet::new();
+        let mut open = vec![tool.clone()];
+        while let Some(name) = open.pop() {
+            let calls = match self.get(&name) {
+                Some(CatalogEntry::Ready(tool)) => Some(&tool.descriptor.capabilities.calls),
+                Some(CatalogEntry::Preparing(preparing)) => {
+                    preparing.descriptor.as_ref().map(|descriptor| &descriptor.capabilities.calls)
+                }
+                Some(CatalogEntry::Broken(_)) | None => continue,
+            };
+            match calls {
+                Some(CallTargets::Named(names)) => {
+                    if needed.insert(name) {
+                        open.extend(names.iter().cloned());
+                    }
+                }
+                Some(CallTargets::All) | None => return self.preparing_tools(),
+            }
+        }
+        let mut preparing = self.preparing_tools();
+        preparing.retain(|name| needed.contains(name));
+        preparing
+    }
+
     /// Returns `true` if every tool that is not broken has a descriptor.
     #[must_use]
     pub fn has_all_descriptors(&self) -> bool {
@@ -539,16 +567,17 @@ impl Catalog {
         })
     }
 
-    /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core, the smallest first.
+    /// Builds these tools in parallel, one on each core.
     pub fn prepare(
         &mut self,
+        names: Vec<ToolName>,
         folder: &Path,
         cache: &Cache,
         build: &dyn ToolBuilder,
         trust: &ToolTrust,
         definitions: &Definitions,
     ) {
-        prepare(self.preparing_tools(), folder, cache, build, trust, definitions, |entries| {
+        prepare(names, folder, cache, build, trust, definitions, |entries| {
             entries.into_iter().for_each(|(name, entry)| self.insert(name, entry));
         });
     }
