@@ -323,6 +323,7 @@ const MAKERS: [(&str, &[&str]); 17] = [
         "Grant",
         &[
             "Admitted::grant",
+            "Grant::bind_secrets",
             "Grant::for_operator",
             "Grant::from_transfer",
             "Grant::meet",

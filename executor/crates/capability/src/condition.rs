@@ -3,10 +3,11 @@
 use super::glob::Glob;
 use super::limits::Claims;
 use super::scope::{Area, ScopeError};
-use a2g_types::ident::excerpt;
+use a2g_types::ident::{SecretName, excerpt};
 use a2g_types::limit::{Access, FileEffects, Layer, Limit, rows_set_by};
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::tool::CallTargets;
+use std::collections::BTreeSet;
 
 /// The reason why a condition is refused. If one condition is refused, so is the whole verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +31,9 @@ pub enum ConditionError {
 /// The known conditions, as the end of a sentence.
 fn known_conditions() -> String {
     let mut known =
-        ["read_only", "no_network", "effects:atomic", "effects:staged"].map(str::to_owned).to_vec();
+        ["read_only", "no_network", "no_secrets", "secrets:NAME", "effects:atomic", "effects:staged"]
+            .map(str::to_owned)
+            .to_vec();
     for row in rows_set_by(Layer::Condition) {
         if row.limit == Limit::Output {
             known.extend(["filesystem_scope:GLOB", "blocked_path:GLOB"].map(str::to_owned));
@@ -55,6 +58,7 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
         return match condition {
             "read_only" => Ok(Claims { access: Some(Access::ReadOnly), ..no_claims }),
             "no_network" => Ok(Claims { network: Some(false), ..no_claims }),
+            "no_secrets" => Ok(Claims { secrets: Some(BTreeSet::new()), ..no_claims }),
             _other => Err(unknown()),
         };
     };
@@ -68,6 +72,10 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
         "calls" => {
             let targets = CallTargets::parse(&[value]).map_err(|_| unknown())?;
             Ok(Claims { calls: Some(targets), ..no_claims })
+        }
+        "secrets" => {
+            let name = SecretName::parse(value).map_err(|_| unknown())?;
+            Ok(Claims { secrets: Some([name].into()), ..no_claims })
         }
         // `direct` is no condition: it excludes nothing, and another layer may set a narrower one.
         "effects" => {

@@ -5,7 +5,8 @@ use super::limits::{Claims, Limits};
 use super::reach::{HostClaims, HostPattern, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
-use a2g_types::ident::ToolName;
+use super::secrets::{GrantedSecret, SecretBinding};
+use a2g_types::ident::{AgentDid, SecretName, ToolName};
 use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::CallTargets;
@@ -42,6 +43,8 @@ pub struct Ceilings {
     pub effects: FileEffects,
     /// `true` if runs may open files with several hard links, some of which may lie outside their scope.
     pub hard_links: bool,
+    /// The secrets of the executor, each with the tools, agents and requests that it is for.
+    pub secrets: Vec<Arc<SecretBinding>>,
 }
 
 impl Ceilings {
@@ -59,6 +62,7 @@ impl Ceilings {
             access: Access::ReadOnly,
             effects: FileEffects::Direct,
             hard_links: false,
+            secrets: Vec::new(),
         }
     }
 
@@ -88,6 +92,10 @@ pub struct Grant {
     effects: Bound<FileEffects>,
     hard_links: bool,
     calls: CallGrant,
+    /// The secrets that each layer allows.
+    secret_names: BTreeSet<(Layer, BTreeSet<SecretName>)>,
+    /// The secrets that are bound to the agent and the tool of the run; none before [`Self::bind_secrets`].
+    secrets: Vec<GrantedSecret>,
 }
 
 /// The calls to other tools that a run may make.
@@ -214,6 +222,8 @@ impl GrantView {
             effects: self.effects,
             hard_links: self.hard_links,
             calls: self.calls.clone(),
+            secret_names: self.secret_names.clone(),
+            secrets: self.secrets.clone(),
         })
     }
 
@@ -239,8 +249,8 @@ pub struct TurnLimits {
     cpu: Bound<u64>,
 }
 
-/// The serialized form of a grant for another process; see [`super::handover`]. It omits the reachable hosts and the
-/// calls: the server checks both against its own copy of the grant.
+/// The serialized form of a grant for another process; see [`super::handover`]. It omits the reachable hosts, the
+/// calls and the secrets: the server checks them against its own copy of the grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantTransfer {
     limits: LimitMap<Bound<u64>>,
@@ -267,6 +277,8 @@ impl Grant {
             effects,
             hard_links,
             calls: _,
+            secret_names: _,
+            secrets: _,
         } = self;
         GrantTransfer {
             limits: *limits,
@@ -305,6 +317,8 @@ impl Grant {
             effects,
             hard_links,
             calls: CallGrant::none(),
+            secret_names: BTreeSet::new(),
+            secrets: Vec::new(),
         })
     }
 
@@ -332,6 +346,23 @@ impl Grant {
         Self::from_layers(authority, [(Layer::Operator, claims)], ceilings)
     }
 
+    /// The same grant, with the right to the secrets of `ceilings` that are for this agent and this tool. A
+    /// layer that does not allow one withholds it. A grant has no secret before.
+    #[must_use]
+    pub fn bind_secrets(self, ceilings: &Ceilings, agent: &AgentDid, tool: &ToolName) -> Self {
+        let bound = ceilings.secrets.iter().filter(|binding| binding.is_for(agent, tool));
+        let withholding = |name: &SecretName| {
+            let mut layers = self.secret_names.iter();
+            layers.find(|(_, names)| !names.contains(name)).map(|(layer, _)| *layer)
+        };
+        let granted = bound.map(|binding| GrantedSecret {
+            binding: Arc::clone(binding),
+            withheld_by: withholding(binding.name()),
+        });
+        let secrets = granted.collect();
+        Self { secrets, ..self }
+    }
+
     /// A grant with neither files, network nor calls, and otherwise with the limits of `ceilings`.
     pub(super) fn without_access(ceilings: &Ceilings) -> Self {
         Self {
@@ -346,6 +377,8 @@ impl Grant {
             effects: cap_with_ceiling(FileEffects::Direct, None),
             hard_links: ceilings.hard_links,
             calls: CallGrant::none(),
+            secret_names: BTreeSet::new(),
+            secrets: Vec::new(),
         }
     }
 
@@ -398,6 +431,8 @@ impl Grant {
             emptied_by: emptied_by.or(blocked_by),
             hard_links: ceilings.hard_links,
             calls: CallGrant::new(limits.calls, &capped),
+            secret_names: limits.secrets,
+            secrets: Vec::new(),
         })
     }
 
@@ -499,6 +534,13 @@ impl Grant {
     #[must_use]
     pub fn calls(&self) -> &CallGrant {
         &self.calls
+    }
+
+    /// The secrets that are bound to the agent and the tool of the run, also the withheld ones. None in a guest's
+    /// process: the server sets them in the requests that it sends.
+    #[must_use]
+    pub fn secrets(&self) -> &[GrantedSecret] {
+        &self.secrets
     }
 
     /// `true` if the run may change something outside itself: write a file, use the network or call another tool.

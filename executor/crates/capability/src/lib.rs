@@ -58,6 +58,7 @@ mod requests;
 mod root;
 mod roots;
 mod scope;
+mod secrets;
 #[cfg(test)]
 mod tests;
 mod upper;
@@ -74,10 +75,13 @@ pub use requests::{RequestRule, RequestTarget};
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};
+pub use secrets::{
+    GrantedSecret, Rendering, SecretBinding, SecretBindingError, SecretParts, SecretPlace, ToolPattern,
+};
 pub use upper::{EarlierFolder, MemberFolders, Place, Upper};
 
 // What the functions of this crate take and return, so that its users need no other crate.
-pub use a2g_types::ident::ToolName;
+pub use a2g_types::ident::{SecretName, ToolName};
 pub use a2g_types::limit::{
     Access, Bound, BudgetUsage, Budgets, ClaimedLimits, FileEffects, Layer, Limit, LimitMap, NetworkBudgets,
     Quantity,

@@ -7,6 +7,7 @@
 use super::glob::Glob;
 use super::reach::{HostClaims, Reach};
 use super::scope::Area;
+use a2g_types::ident::SecretName;
 use a2g_types::limit::{Access, Bound, ClaimedLimits, FileEffects, Layer, LimitMap};
 use a2g_types::tool::CallTargets;
 use std::cmp::Reverse;
@@ -31,6 +32,8 @@ pub struct Claims {
     pub blocked: Vec<Glob>,
     /// The tools that the run may call.
     pub calls: Option<CallTargets>,
+    /// The secrets that the run's requests may get, of those that are bound to it.
+    pub secrets: Option<BTreeSet<SecretName>>,
 }
 
 /// The meet of the limits of some layers.
@@ -49,6 +52,8 @@ pub struct Limits {
     pub(super) blocked: BTreeSet<(Glob, Layer)>,
     /// Every layer's targets, all of which have to include a called tool.
     pub(super) calls: BTreeSet<(Layer, CallTargets)>,
+    /// Every layer's secrets, all of which have to include a used one.
+    pub(super) secrets: BTreeSet<(Layer, BTreeSet<SecretName>)>,
 }
 
 impl Limits {
@@ -58,7 +63,7 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims { limits, network, hosts, areas, access, effects, blocked, calls } = claims;
+        let Claims { limits, network, hosts, areas, access, effects, blocked, calls, secrets } = claims;
         Self {
             limits: LimitMap::from_fn(|limit| bound(layer, limits[limit])),
             network: bound(layer, network),
@@ -69,6 +74,7 @@ impl Limits {
             effects: bound(layer, effects.map(Reverse)),
             blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
             calls: calls.into_iter().map(|targets| (layer, targets)).collect(),
+            secrets: secrets.into_iter().map(|names| (layer, names)).collect(),
         }
     }
 
@@ -108,6 +114,8 @@ impl Limits {
         named.extend(other.named);
         let mut calls = self.calls;
         calls.extend(other.calls);
+        let mut secrets = self.secrets;
+        secrets.extend(other.secrets);
         Self {
             limits: LimitMap::from_fn(|limit| narrower(self.limits[limit], other.limits[limit])),
             network: narrower(self.network, other.network),
@@ -121,6 +129,7 @@ impl Limits {
             effects: narrower(self.effects, other.effects),
             blocked,
             calls,
+            secrets,
         }
     }
 }

@@ -45,8 +45,24 @@ impl RequestRule {
             && declared.matches(target.method, path)
     }
 
+    /// `true` for a request to the host of the rule, at any port and over any protocol.
+    pub(super) fn is_at(&self, target: &RequestTarget<'_>) -> bool {
+        target.host == &self.host
+    }
+
+    /// `true` if there is a request that both rules allow. May be `true` for two that share none.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.host == other.host && self.declared.overlaps(&other.declared)
+    }
+
+    /// `true` if the rule allows only requests over TLS.
+    pub(super) fn is_https(&self) -> bool {
+        self.declared.is_https()
+    }
+
     /// The narrowest pattern that matches the host at the port of the request.
-    fn host_pattern(&self) -> HostPattern {
+    #[must_use]
+    pub fn host_pattern(&self) -> HostPattern {
         let host = self.host.clone();
         if self.declared.is_https() {
             HostPattern::Https(host, self.declared.port())

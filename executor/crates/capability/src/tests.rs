@@ -77,8 +77,9 @@ fn claims() -> impl Strategy<Value = Claims> {
         ])),
         blocked,
         prop::option::of(targets()),
+        prop::option::of(prop::sample::subsequence(vec!["a", "b", "c"], 0..3)),
     )
-        .prop_map(|(numbers, network, reach, areas, access, effects, blocked, calls)| {
+        .prop_map(|(numbers, network, reach, areas, access, effects, blocked, calls, secrets)| {
             let mut numbers = numbers.into_iter();
             Claims {
                 // A number of units of each limit.
@@ -93,6 +94,8 @@ fn claims() -> impl Strategy<Value = Claims> {
                 effects,
                 blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
                 calls,
+                secrets: secrets
+                    .map(|names| names.into_iter().map(|name| SecretName::parse(name).unwrap()).collect()),
             }
         })
 }
@@ -635,6 +638,10 @@ fn a_folder_above_a_match_is_not_granted_itself() {
 fn conditions() {
     assert_eq!(parse_condition("read_only").unwrap().access, Some(Access::ReadOnly));
     assert_eq!(parse_condition("no_network").unwrap().network, Some(false));
+    let named = BTreeSet::from([SecretName::parse("github").unwrap()]);
+    for (condition, secrets) in [("no_secrets", BTreeSet::new()), ("secrets:github", named)] {
+        assert_eq!(parse_condition(condition), Ok(Claims { secrets: Some(secrets), ..Claims::default() }));
+    }
     for (condition, effects) in
         [("effects:atomic", FileEffects::Atomic), ("effects:staged", FileEffects::Staged)]
     {
@@ -683,6 +690,11 @@ fn conditions() {
         "max_memory_mb:5e1",
         "max_output_bytes:18446744073709551616",
         "max_cpu_percent:5",
+        "secrets",
+        "secrets:",
+        "secrets:GitHub",
+        "secrets:*",
+        "no_secrets:x",
         "human",
     ] {
         assert!(matches!(parse_condition(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");

@@ -24,6 +24,7 @@ pub(super) fn parse_ceilings(
         hosts,
         tool_hosts: parse_tool_hosts(network)?,
         network_budgets,
+        secrets: Vec::new(),
         access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
         effects: ceilings.effects,
         areas: match &ceilings.filesystem_scope {

@@ -22,7 +22,7 @@ use super::runs::may_read;
 use super::session::{FORM_TOKEN, PostedForm, SignedIn};
 use a2g_core::run::{ApprovalBar, DecisionBasis, DecisionPreview, DirectiveOutcome, has_run_elsewhere};
 use a2g_types::fault::Fault;
-use a2g_types::grant::{CallSummary, GrantSummary};
+use a2g_types::grant::{CallSummary, GrantSummary, SecretSummary};
 use a2g_types::ident::IntentId;
 use a2g_types::limit::{Bound, ClaimedLimits, Layer, LimitRow, Unit, rows_set_by};
 use a2g_types::session::SessionRequest;
@@ -454,7 +454,7 @@ fn network_part(Limits { granted, shown }: Limits<'_>, may_approve: bool) -> Mar
                 ", set by " (set_by(granted.network.layer))
                 @if shown.network.value != granted.network.value { (changed("you switched it off")) }
             }
-            @if shown.network.value { (hosts(shown)) }
+            @if shown.network.value { (hosts(shown)) (secrets(shown)) }
         }
     }
 }
@@ -469,6 +469,21 @@ fn hosts(shown: &GrantSummary) -> Markup {
             @if !shown.allowed_requests.is_empty() { "with no other requests than " }
             @for request in &shown.allowed_requests { (rule(&request.value, request.layer)) }
             @if let Some(rate) = &shown.requests_per_minute { "at most " (counted(rate.value, "request")) " a minute (set by " (set_by(rate.layer)) ")" }
+        }
+    }
+}
+
+/// The secrets that the executor sets in requests of the run, which does not see them.
+fn secrets(shown: &GrantSummary) -> Markup {
+    html! {
+        @for SecretSummary { name, place, requests, max_uses, withheld_by } in &shown.secrets {
+            p {
+                "The secret " strong { (name) }
+                @if let Some(layer) = withheld_by { " is withheld (set by " (set_by(*layer)) ")" }
+                @else { " goes into " code { (whole(place)) } " of at most " (counted(*max_uses, "request")) }
+                ": "
+                @for request in requests { code { (whole(request)) } " " }
+            }
         }
     }
 }

@@ -220,6 +220,7 @@ fn network() -> NetworkUsage {
             received_bytes: 1,
         }],
         contacted_truncated: false,
+        secrets: Vec::new(),
     }
 }
 

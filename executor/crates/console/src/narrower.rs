@@ -149,12 +149,14 @@ pub(super) fn capabilities(
         return None;
     }
     let mut narrower = declared.clone();
-    let DeclaredCapabilities { filesystem, effects: _, network, requests, limits, calls } = &mut narrower;
+    let DeclaredCapabilities { filesystem, effects: _, network, requests, secrets, limits, calls } =
+        &mut narrower;
     if !needs.has_files {
         *filesystem = DeclaredFilesystem::None;
     }
     *network &= needs.has_used_network;
     requests.retain(|_| *network);
+    secrets.retain(|_| *network);
     *limits = limits.narrower(&ClaimedLimits::default().with(memory(needs)).with(timeout(needs)));
     if needs.calls == 0 {
         *calls = CallTargets::none();
@@ -174,7 +176,8 @@ pub(super) fn capabilities_text(
     needs: &RunNeeds,
     comment: &str,
 ) -> String {
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } =
+        capabilities;
     let mut text = format!("# {comment}\n[capabilities]\nfilesystem = \"{}\"\n", filesystem.as_str());
     if *filesystem == DeclaredFilesystem::ReadWrite && !needs.has_written {
         text.push_str(
@@ -187,8 +190,9 @@ pub(super) fn capabilities_text(
     };
     set("effects", effects.unless_direct().map(|effects| format!("\"{}\"", effects.as_str())));
     set("network", Some(network.to_string()));
-    let quoted = requests.iter().map(|request| format!("\"{request}\"")).collect::<Vec<_>>();
-    set("requests", (!quoted.is_empty()).then(|| format!("[{}]", quoted.join(", "))));
+    let list = |texts: Vec<String>| (!texts.is_empty()).then(|| format!("[\"{}\"]", texts.join("\", \"")));
+    set("requests", list(requests.iter().map(ToString::to_string).collect()));
+    set("secrets", list(secrets.iter().map(ToString::to_string).collect()));
     for row in &LIMITS {
         if row.group == Group::Calls && calls.is_empty() {
             continue;

@@ -534,6 +534,7 @@ fn grant_line(grant: &GrantSummary) -> Markup {
         access,
         effects,
         calls,
+        secrets,
     } = grant;
     html! {
         // The page of a decision shows only what a verdict sets.
@@ -557,6 +558,10 @@ fn grant_line(grant: &GrantSummary) -> Markup {
         @if let Some(calls) = calls {
             " · at most " (counted(calls.max_calls.value, "call")) ", " (calls.max_parallel.value) " at the same time"
             @for targets in &calls.targets { ", to " (line(&targets.value.to_names().join(", "))) }
+        }
+        @for secret in secrets {
+            " · the secret " (secret.name) " in " code { (whole(&secret.place)) }
+            @if secret.withheld_by.is_some() { ", withheld" } @else { " of at most " (counted(secret.max_uses, "request")) }
         }
     }
 }

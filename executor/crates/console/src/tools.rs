@@ -146,7 +146,8 @@ pub(super) fn tool_page(
 }
 
 fn tool_body(tool: &Descriptor) -> Markup {
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = &tool.capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } =
+        &tool.capabilities;
     let limits = limits.claimed().filter(|(row, _)| row.group != Group::Calls);
     let schema = |schema| block(&serde_json::to_string_pretty(schema).unwrap_or_default());
     html! {
@@ -168,6 +169,7 @@ fn tool_body(tool: &Descriptor) -> Markup {
             @if let Some(effects) = effects.unless_direct() { dt { "File changes" } dd { (effects.as_str()) } }
             dt { "Network" } dd { @if *network { "yes" } @else { "no" } }
             @for request in requests { dt { "Request" } dd { code { (whole(&request.to_string())) } } }
+            @for secret in secrets { dt { "Secret" } dd { (secret) } }
             @for (row, amount) in limits { dt { (row.label()) } dd { "at most " (row.format(amount)) } }
             dt { "May call" } dd { (calls.to_names().join(", ")) @if calls.is_empty() { "none" } }
             @if tool.has_sessions { dt { "Sessions" } dd { "yes: a call may ask for one" } }

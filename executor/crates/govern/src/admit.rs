@@ -11,8 +11,9 @@ use super::standing::{StandingPolicies, StandingPolicyError};
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
 use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
+use a2g_types::failure_message::layer_name;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{IntentId, ProofId, ToolName};
+use a2g_types::ident::{IntentId, ProofId, SecretName, ToolName};
 use a2g_types::limit::{Access, ClaimedLimits, Layer};
 use a2g_types::node::PassedCall;
 use a2g_types::stop::OperatorReason;
@@ -20,6 +21,7 @@ use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use time::{Duration, OffsetDateTime};
 
@@ -408,6 +410,7 @@ fn admit_manifest(
         .map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
     let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     let mut named_calls = None;
+    let mut named_secrets = None::<BTreeSet<SecretName>>;
     for condition in &verdict.conditions {
         let mut claim = a2g_capability::parse_condition(condition).map_err(|error| match error {
             a2g_capability::ConditionError::Scope(error) => scope(error),
@@ -420,10 +423,15 @@ fn admit_manifest(
         if let Some(calls) = claim.calls.take() {
             named_calls = Some(named_calls.map_or(calls.clone(), |named: CallTargets| named.union(calls)));
         }
+        // So do the conditions `secrets`. `no_secrets` names none, and withholds those that others name.
+        if let Some(secrets) = claim.secrets.take_if(|names| !names.is_empty()) {
+            named_secrets.get_or_insert_default().extend(secrets);
+        }
         layers.push((Layer::Condition, claim));
     }
-    if named_calls.is_some() {
-        layers.push((Layer::Condition, Claims { calls: named_calls, ..Claims::default() }));
+    if named_calls.is_some() || named_secrets.is_some() {
+        let claims = Claims { calls: named_calls, secrets: named_secrets, ..Claims::default() };
+        layers.push((Layer::Condition, claims));
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
     let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
@@ -466,6 +474,7 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
         effects: None,
         blocked: Vec::new(),
         calls: None,
+        secrets: None,
     })
 }
 
@@ -544,8 +553,9 @@ impl Admitted {
     ///
     /// # Errors
     /// [`Fault::Refused`]: as [`check_caller_tools`], `verdict_mismatch` if the proof or the approval is for another
-    /// module, `standing_policy` if the policy forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many
-    /// overlaps.
+    /// module, `standing_policy` if the policy forbids the call, `scope_unenforceable` if the layers' patterns
+    /// are too many or have too many overlaps, `secret_missing` if the run would not get a secret that the tool
+    /// declares.
     pub fn grant(
         self,
         Granter(authority): &Granter,
@@ -556,6 +566,7 @@ impl Admitted {
         check_caller_tools(&self.call)?;
         self.check_module(tool)?;
         let own_ceilings = ceilings.for_tool(&tool.name);
+        let name = &tool.name;
         let tool = &tool.capabilities;
         let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
@@ -572,7 +583,13 @@ impl Admitted {
             .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
             .chain([caller]);
         match Grant::meet(authority, layers, &own_ceilings) {
-            Ok(grant) => Ok((admitted, grant)),
+            Ok(grant) => {
+                let grant = grant.bind_secrets(ceilings, &admitted.call.agent, name);
+                match missing_secret(&grant, name, &tool.secrets) {
+                    None => Ok((admitted, grant)),
+                    Some(message) => Err(admitted.refusal(BlockedBy::SecretMissing, message)),
+                }
+            }
             Err(error) => Err(admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())),
         }
     }
@@ -637,9 +654,25 @@ pub fn missing_scope_message(tool: &ToolName) -> String {
     format!("the caller's token has no scope for this tool: it needs `tools:{tool}`")
 }
 
+/// The message for a tool that declares a secret which its run would not get. An executor without the secret,
+/// such as another node of a fleet, does not run the tool without it.
+fn missing_secret(grant: &Grant, tool: &ToolName, declared: &BTreeSet<SecretName>) -> Option<String> {
+    declared.iter().find_map(|name| {
+        let bound = grant.secrets().iter().find(|secret| secret.binding.name() == name);
+        let Some(secret) = bound else {
+            return Some(format!(
+                "`{tool}` needs the secret `{name}`, and no `[[secret]]` of this executor has it for this tool and this \
+                 agent: add one"
+            ));
+        };
+        let by = layer_name(secret.withheld_by?);
+        Some(format!("`{tool}` needs the secret `{name}`, and {by} does not let it use that secret"))
+    })
+}
+
 /// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = declared;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
@@ -654,6 +687,7 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
         effects: effects.unless_direct(),
         blocked: Vec::new(),
         calls: Some(calls.clone()),
+        secrets: Some(secrets.clone()).filter(|secrets| !secrets.is_empty()),
     }
 }
 

@@ -346,6 +346,7 @@ impl PolicyEntry {
             effects: tool_rule.effects.unless_direct(),
             blocked: rule.blocked_globs().cloned().collect(),
             calls: tool_rule.calls.clone(),
+            secrets: tool_rule.secrets.clone(),
         }
     }
 
@@ -512,6 +513,7 @@ mod tests {
                 paths: Some(vec!["/workspace/**".into()]),
                 blocked_paths: vec!["/workspace/secret/**".into()],
                 effects: FileEffects::Atomic,
+                secrets: Some([].into()),
                 limits: ClaimedLimits::default().with(Timeout::from_seconds(5).ok()),
                 ..rule()
             },
@@ -541,6 +543,7 @@ mod tests {
                 effects: Some(FileEffects::Atomic),
                 blocked: Glob::parse_blocking("/workspace/secret/**").unwrap(),
                 calls: None,
+                secrets: Some([].into()),
             }
         );
     }

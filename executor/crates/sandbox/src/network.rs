@@ -132,6 +132,10 @@ fn http_error(refusal: EgressError) -> HttpError {
             | DenialReason::Staged
             | DenialReason::HeldRequests
             | DenialReason::RequestNotDeclared
+            | DenialReason::SecretWithheld
+            | DenialReason::SecretUnavailable
+            | DenialReason::SecretUses
+            | DenialReason::SecretPlace
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

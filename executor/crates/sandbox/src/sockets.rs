@@ -113,6 +113,10 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             | DenialReason::Staged
             | DenialReason::HeldRequests
             | DenialReason::RequestNotDeclared
+            | DenialReason::SecretWithheld
+            | DenialReason::SecretUnavailable
+            | DenialReason::SecretUses
+            | DenialReason::SecretPlace
             | DenialReason::NetworkOff
             | DenialReason::NotOffered
             | DenialReason::OutsideScope

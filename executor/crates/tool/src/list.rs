@@ -104,7 +104,8 @@ fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
 }
 
 fn print_descriptor(tool: &Descriptor) {
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = &tool.capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } =
+        &tool.capabilities;
     let limit_text = |row: &LimitRow| {
         limits[row.limit].map_or_else(|| "the executor's ceiling".to_owned(), |amount| row.format(amount))
     };
@@ -128,6 +129,9 @@ fn print_descriptor(tool: &Descriptor) {
     print(format_args!("network    {}", if *network { "yes" } else { "no" }));
     for request in requests {
         print(format_args!("           {request}"));
+    }
+    for secret in secrets {
+        print(format_args!("secret     {secret}"));
     }
     for row in of_runs {
         print(format_args!("{:<10} {}", row.name(), limit_text(row)));

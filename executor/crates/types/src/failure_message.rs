@@ -117,6 +117,7 @@ fn denial_notices(usage: &Usage) -> String {
         missing_folder_notice(usage),
         staged_notice(usage),
         request_notice(usage),
+        secret_notice(usage),
         host_notice(usage),
     ];
     notices.concat()
@@ -238,7 +239,11 @@ fn refused_host_reason(denial: &Denial) -> Option<String> {
         | DenialReason::ReceivedBytes
         | DenialReason::Staged
         | DenialReason::HeldRequests
-        | DenialReason::RequestNotDeclared => None,
+        | DenialReason::RequestNotDeclared
+        | DenialReason::SecretWithheld
+        | DenialReason::SecretUnavailable
+        | DenialReason::SecretUses
+        | DenialReason::SecretPlace => None,
     }
 }
 
@@ -274,6 +279,53 @@ fn request_notice(usage: &Usage) -> String {
          (`capabilities.requests`), with paths that every server reads in one way, and opens no connection of its own",
         escape_guest_text(&denial.what)
     )
+}
+
+/// The part of a message about a request that was refused for a secret: its name, and what to do.
+fn secret_notice(usage: &Usage) -> String {
+    let notice = |denial: &Denial| {
+        let reason = match denial.reason {
+            DenialReason::SecretWithheld => {
+                let layer = denial.set_by.map_or("a layer", layer_name);
+                format!("{layer} does not let the run use it")
+            }
+            DenialReason::SecretUnavailable => {
+                "its value cannot be read: `a2g-executor secret check` says why".to_owned()
+            }
+            DenialReason::SecretUses => {
+                "the run has used it as often as it may (`secret.max_uses`)".to_owned()
+            }
+            DenialReason::SecretPlace => {
+                "it is set only over `https`, in a body only if that is a JSON document with its place, and in no \
+                 connection of the tool's own"
+                    .to_owned()
+            }
+            DenialReason::OutsideScope
+            | DenialReason::EscapesRoot
+            | DenialReason::ReadOnly
+            | DenialReason::HostPermissions
+            | DenialReason::Link
+            | DenialReason::HardLink
+            | DenialReason::NetworkOff
+            | DenialReason::NotOffered
+            | DenialReason::RequestAuthority
+            | DenialReason::DomainNotAllowed
+            | DenialReason::DomainBlocked
+            | DenialReason::IpLiteral
+            | DenialReason::Address
+            | DenialReason::NotLookedUp
+            | DenialReason::Requests
+            | DenialReason::RequestRate
+            | DenialReason::Connections
+            | DenialReason::SentBytes
+            | DenialReason::ReceivedBytes
+            | DenialReason::Staged
+            | DenialReason::HeldRequests
+            | DenialReason::RequestNotDeclared => return None,
+        };
+        Some(format!("; the {} was refused: {reason}", escape_guest_text(&denial.what)))
+    };
+    usage.denied.iter().filter_map(notice).take(1).collect()
 }
 
 /// The part of a message about a file that could not be changed: the layer that grants it for reading only.

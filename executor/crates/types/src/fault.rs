@@ -55,6 +55,8 @@ pub enum BlockedBy {
     SessionRefused,
     /// A limit on sessions is reached.
     SessionsExhausted,
+    /// The tool needs a secret that its run would not get.
+    SecretMissing,
 }
 
 impl BlockedBy {
@@ -86,7 +88,8 @@ impl BlockedBy {
             | Self::SessionLost
             | Self::SessionBusy
             | Self::SessionRefused
-            | Self::SessionsExhausted => RefusalClass::Denied,
+            | Self::SessionsExhausted
+            | Self::SecretMissing => RefusalClass::Denied,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The description of a grant, for the people who approve a run and for the record of their approval. It carries no
 //! authority.
 
+use crate::ident::SecretName;
 use crate::limit::{
     Access, Bound, ClaimedLimits, FileEffects, LIMITS, Layer, Limit, LimitMap, UNLIMITED, rows_set_by,
 };
@@ -33,6 +34,23 @@ pub struct GrantSummary {
     pub effects: Bound<FileEffects>,
     /// The calls to other tools; `None` if the run may make none.
     pub calls: Option<CallSummary>,
+    /// The secrets that are bound to the tool and the agent.
+    pub secrets: Vec<SecretSummary>,
+}
+
+/// The use of a secret for which a run has the right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretSummary {
+    /// The name of the secret.
+    pub name: SecretName,
+    /// The place of a request where the value is set, such as `header:authorization`.
+    pub place: String,
+    /// The requests that get the value, and no others.
+    pub requests: Vec<String>,
+    /// Maximum number of requests of the run that get it.
+    pub max_uses: u32,
+    /// The layer that does not let the run use it; `None` if the run may.
+    pub withheld_by: Option<Layer>,
 }
 
 /// The calls to other tools that a run may make.
@@ -145,6 +163,7 @@ impl GrantSummary {
             access,
             effects,
             calls,
+            secrets,
         } = self;
         let is_shown = |request: &Bound<String>| {
             shown.allowed_requests.is_empty() || shown.allowed_requests.contains(request)
@@ -166,6 +185,7 @@ impl GrantSummary {
             && shown.requests_per_minute.is_none_or(is_rate_within)
             && areas.iter().all(|area| has(&shown.areas, area))
             && shown.blocked_paths.iter().all(|path| has(blocked_paths, path))
+            && secrets.iter().all(|one| one.withheld_by.is_some() || shown.secrets.contains(one))
             && calls
                 .as_ref()
                 .is_none_or(|calls| shown.calls.as_ref().is_some_and(|shown| calls.is_within(shown)))
@@ -212,6 +232,20 @@ mod tests {
                 max_parallel: bound(2),
                 max_depth: 1,
             }),
+            secrets: vec![
+                secret("github"),
+                SecretSummary { withheld_by: Some(Layer::Tool), ..secret("other") },
+            ],
+        }
+    }
+
+    fn secret(name: &str) -> SecretSummary {
+        SecretSummary {
+            name: SecretName::parse(name).unwrap(),
+            place: "header:authorization".to_owned(),
+            requests: vec!["GET https://a.example/x".to_owned()],
+            max_uses: 10,
+            withheld_by: None,
         }
     }
 
@@ -219,7 +253,7 @@ mod tests {
     fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
         let shown = summary();
         assert!(shown.is_within(&shown));
-        let wider: [fn(&mut GrantSummary); 18] = [
+        let wider: [fn(&mut GrantSummary); 21] = [
             |wider| wider.limits[Limit::Memory].value += 1,
             |wider| wider.limits[Limit::Cpu].value += 1,
             |wider| wider.limits[Limit::Time].value += 1,
@@ -227,6 +261,9 @@ mod tests {
             |wider| wider.network.value = true,
             |wider| wider.blocked_hosts.clear(),
             |wider| wider.allowed_requests.clear(),
+            |wider| wider.secrets.push(secret("third")),
+            |wider| wider.secrets[0].max_uses += 1,
+            |wider| wider.secrets[1].withheld_by = None,
             |wider| wider.allowed_requests.push(bound("GET https://a.example/y".to_owned())),
             |wider| wider.requests_per_minute = Some(bound(11)),
             |wider| wider.requests_per_minute = None,

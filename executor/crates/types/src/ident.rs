@@ -27,6 +27,11 @@ pub enum IdentError {
     /// The text is not a valid name of a signer of tools.
     #[error("`{0}` is not the name of a signer: 1 to 64 of letters, digits, `.`, `_`, `@` and `-`")]
     SignerName(String),
+    /// The text is not the name of a secret.
+    #[error(
+        "`{0}` is not the name of a secret: 1 to 64 of `a` to `z`, digits, `_` and `-`, starting with a letter"
+    )]
+    SecretName(String),
 }
 
 /// Cuts caller-supplied text to 64 characters and escapes it, so that it is safe in an error or a log line.
@@ -178,6 +183,28 @@ impl ToolName {
     }
 }
 
+/// The name of a secret, as the operator chose it (`[[secret]]`). It says nothing of the value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SecretName(Box<str>);
+
+impl SecretName {
+    /// Parses the name of a secret.
+    ///
+    /// # Errors
+    /// [`IdentError::SecretName`] unless it is 1 to 64 of `a` to `z`, digits, `_` and `-`, starting with a
+    /// letter.
+    pub fn parse(text: &str) -> Result<Self, IdentError> {
+        let alphabet = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b);
+        let starts_with_letter = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
+        if starts_with_letter && text.len() <= 64 && text.bytes().all(alphabet) {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdentError::SecretName(excerpt(text)))
+        }
+    }
+}
+
 /// The signer of a proof (`iss`): 1 to 256 visible ASCII characters, such as a DID or a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -281,7 +308,7 @@ macro_rules! shown_as_stored {
     )*};
 }
 
-shown_as_stored!(AgentDid, Issuer, SignerName, ToolName);
+shown_as_stored!(AgentDid, Issuer, SecretName, SignerName, ToolName);
 
 /// Serializes an identifier as text. Deserialization parses and checks the text.
 macro_rules! as_text {
@@ -302,7 +329,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(AgentDid, IntentId, Issuer, SignerName, ToolName);
+as_text!(AgentDid, IntentId, Issuer, SecretName, SignerName, ToolName);
 
 #[cfg(test)]
 mod tests {
@@ -317,6 +344,16 @@ mod tests {
             assert!(ProofId::parse(issuer.clone(), bad).is_err(), "{bad:?}");
         }
         assert!(ProofId::parse(issuer, &"x".repeat(129)).is_err());
+    }
+
+    #[test]
+    fn the_name_of_a_secret_is_short_and_in_lower_case() {
+        for good in ["a", "github", "api_key-2"] {
+            assert_eq!(SecretName::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "1a", "_a", "GitHub", "a.b", "a b", "a\n", "ä", &"x".repeat(65)] {
+            assert!(SecretName::parse(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub use changes::{
 
 use crate::call::{Door, ParentRun};
 use crate::durability::Durability;
-use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::ident::{AgentDid, IntentId, SecretName, ToolName};
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Layer, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -407,6 +407,15 @@ pub enum DenialReason {
     /// The requests that the tool declares do not have this one, or its path has more than one reading; or it
     /// is a connection, of which no declaration can say what it sends.
     RequestNotDeclared,
+    /// The request needs a secret, and a layer does not let the run use it.
+    SecretWithheld,
+    /// The request needs a secret whose value the executor could not read.
+    SecretUnavailable,
+    /// The run has used the secret that the request needs as often as it may.
+    SecretUses,
+    /// The secret that the request needs cannot be set in it: its host is reached without TLS, or its body is
+    /// not such a JSON document; or it is a connection of a run with secrets, in which none is set.
+    SecretPlace,
 }
 
 impl DenialReason {
@@ -441,7 +450,11 @@ impl DenialReason {
             | Self::ReceivedBytes
             | Self::Staged
             | Self::HeldRequests
-            | Self::RequestNotDeclared => true,
+            | Self::RequestNotDeclared
+            | Self::SecretWithheld
+            | Self::SecretUnavailable
+            | Self::SecretUses
+            | Self::SecretPlace => true,
         }
     }
 }
@@ -523,6 +536,24 @@ pub struct NetworkUsage {
     pub contacted: Vec<Contact>,
     /// `true` if more hosts were contacted than are listed.
     pub contacted_truncated: bool,
+    /// The use of each secret that the run could use, or was refused.
+    pub secrets: Vec<SecretUse>,
+}
+
+/// The use of a secret in one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretUse {
+    /// The name of the secret.
+    pub name: SecretName,
+    /// The version of each value that was sent, in order of first use, at most [`Usage::MAX_SECRET_VERSIONS`]: 16
+    /// hexadecimal digits, which change with the value. Only the executor can compute them.
+    pub versions: Vec<String>,
+    /// The number of requests that were sent with the secret.
+    pub uses: u32,
+    /// The number of requests to the secret's host that are not among its requests. They were sent without it.
+    pub without: u32,
+    /// The number of cookies of these requests' answers that the guest did not get.
+    pub kept_cookies: u32,
 }
 
 /// The effective limits, read back from the live store, and the denials.
@@ -570,6 +601,8 @@ impl Usage {
     pub const MAX_DENIALS: usize = 32;
     /// Maximum number of different hosts in a report.
     pub const MAX_CONTACTS: usize = 32;
+    /// Maximum number of versions of one secret in a report.
+    pub const MAX_SECRET_VERSIONS: usize = 8;
 }
 
 /// The end of a nested call.

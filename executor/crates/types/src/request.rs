@@ -118,6 +118,17 @@ impl DeclaredRequest {
             && *port == other.port
             && path.is_within(&other.path)
     }
+
+    /// `true` if there is a request that both allow. May be `true` for two that share none.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let Self { text: _, method, is_https, host, port, path } = self;
+        *method == other.method
+            && *is_https == other.is_https
+            && *host == other.host
+            && *port == other.port
+            && path.overlaps(&other.path)
+    }
 }
 
 impl fmt::Display for DeclaredRequest {
@@ -175,6 +186,18 @@ impl PathPattern {
         is_deep_enough && self.segments.iter().zip(path).all(|(segment, text)| segment.matches(text))
     }
 
+    /// `true` if there is a path that both match; may be `true` for two that share none.
+    fn overlaps(&self, other: &Self) -> bool {
+        let [own, others] = [self, other].map(|pattern| pattern.segments.len());
+        let is_deep_enough = match (self.has_rest, other.has_rest) {
+            (false, false) => own == others,
+            (true, false) => others > own,
+            (false, true) => own > others,
+            (true, true) => true,
+        };
+        is_deep_enough && self.segments.iter().zip(&other.segments).all(|(one, wide)| one.overlaps(wide))
+    }
+
     /// `true` if `other` matches every path that this matches.
     fn is_within(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(|pattern| pattern.segments.len());
@@ -228,6 +251,14 @@ impl Segment {
                     text.strip_prefix(prefix.as_str()).and_then(|rest| rest.strip_suffix(suffix.as_str()));
                 value.is_some_and(|value| !value.is_empty() && has_no_parameter(value))
             }
+        }
+    }
+
+    /// `true` if there is a segment that both match; may be `true` for two that share none.
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Literal(text), other) | (other, Self::Literal(text)) => other.matches(text),
+            (Self::Any | Self::Within { .. }, Self::Any | Self::Within { .. }) => true,
         }
     }
 
@@ -413,6 +444,26 @@ mod tests {
         let error = DeclaredRequest::parse("PATCH\u{202e}").unwrap_err().to_string();
         let shown = "`PATCH\\u{202e}` is no request such as `GET https://api.example.com/items/{id}`: it needs a method";
         assert!(error.starts_with(shown), "{error}");
+    }
+
+    #[test]
+    fn requests_overlap_if_one_path_is_of_both() {
+        for (one, other, overlaps) in [
+            ("/a", "/a", true),
+            ("/a", "/b", false),
+            ("/a/{x}", "/a/b", true),
+            ("/a/{x}.json", "/a/b", false),
+            ("/{x}", "/*", true),
+            ("/a/**", "/a", false),
+            ("/a/**", "/a/b/c", true),
+            ("/a/**", "/{x}/**", true),
+            ("/a/**", "/b/**", false),
+        ] {
+            assert_eq!(get(one).overlaps(&get(other)), overlaps, "{one} {other}");
+            assert_eq!(get(other).overlaps(&get(one)), overlaps, "{one} {other}");
+        }
+        assert!(!get("/a").overlaps(&request("POST https://a.example/a")));
+        assert!(!get("/a").overlaps(&request("GET https://a.example:8443/a")));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The description of a tool, known before the tool runs.
 
-use crate::ident::{IdentError, SignerName, ToolName};
+use crate::ident::{IdentError, SecretName, SignerName, ToolName};
 use crate::limit::{ClaimedLimits, FileEffects};
 use crate::request::DeclaredRequest;
 use serde::{Deserialize, Serialize};
@@ -173,6 +173,9 @@ pub struct DeclaredCapabilities {
     pub network: bool,
     /// The only requests that it sends; empty if it sends others than it can name.
     pub requests: BTreeSet<DeclaredRequest>,
+    /// The secrets without which it does not run, and the only ones that its requests get; empty if it leaves
+    /// them to the other layers.
+    pub secrets: BTreeSet<SecretName>,
     /// The most that the tool needs.
     pub limits: ClaimedLimits,
     /// The other tools that it calls.

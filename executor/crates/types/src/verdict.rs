@@ -3,12 +3,12 @@
 //! No type here carries authority. A verdict only becomes runnable in `a2g_govern::admit`, and a limit only takes
 //! effect once `a2g_capability` has combined it with the other layers.
 
-use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::ident::{AgentDid, IntentId, SecretName, ToolName};
 use crate::limit::{ClaimedLimits, FileEffects};
 use crate::stop::OperatorReason;
 use crate::tool::{CallTargets, Digest};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
@@ -159,6 +159,8 @@ pub struct ToolRule {
     pub limits: ClaimedLimits,
     /// The tools that a run of the tool may call; `None` leaves them to the other layers.
     pub calls: Option<CallTargets>,
+    /// The secrets that requests of the tool may get; `None` leaves them to the other layers.
+    pub secrets: Option<BTreeSet<SecretName>>,
     /// `true` if a manifest grants all of `paths`, and not only the parts that the arguments name: for a tool whose
     /// arguments are a program.
     pub grants_all_paths: bool,

@@ -1,6 +1,7 @@
 //! The narrower limits, without a server. `tests/tests/pages/console_usage.rs` repeats real runs under them.
 
 use super::*;
+use a2g_types::ident::SecretName;
 use a2g_types::limit::FileEffects;
 use a2g_types::quantity::CpuPercent;
 use a2g_types::request::DeclaredRequest;
@@ -138,6 +139,7 @@ fn capabilities_are_narrowed_and_parse() {
         effects: FileEffects::Atomic,
         network: true,
         requests: [DeclaredRequest::parse("GET https://a.example/{id}").unwrap()].into(),
+        secrets: [SecretName::parse("github").unwrap()].into(),
         limits: ClaimedLimits::default()
             .with(MemoryLimit::from_mb(64).ok())
             .with(CpuPercent::new(50).ok())
@@ -159,7 +161,7 @@ fn capabilities_are_narrowed_and_parse() {
     let plain = text(&RunNeeds { has_files: false, has_used_network: true, ..needs() });
     assert!(
         plain.contains("filesystem = \"none\"\neffects = \"atomic\"\nnetwork = true\n")
-            && plain.contains("\nrequests = [\"GET https://a.example/{id}\"]\n")
+            && plain.contains("\nrequests = [\"GET https://a.example/{id}\"]\nsecrets = [\"github\"]\n")
             && !plain.contains("calls"),
         "{plain}"
     );

@@ -4,7 +4,7 @@ use super::code::read_regular_file;
 use super::example::{self, Example, ExampleTable};
 use super::{CatalogError, Schema, parse_tool_name};
 use a2g_capability::RequestRule;
-use a2g_types::ident::ToolName;
+use a2g_types::ident::{SecretName, ToolName};
 use a2g_types::limit::{ClaimedLimits, FileEffects, KeyNumbers, Layer, Limit, LimitRow, rows_set_by};
 use a2g_types::limit_keys::{self, LimitKeys};
 use a2g_types::request::DeclaredRequest;
@@ -29,6 +29,8 @@ const MAX_TITLE_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 /// The maximum number of requests that a tool declares. Each is in every report.
 const MAX_REQUESTS: usize = 64;
+/// The maximum number of secrets that a tool declares.
+const MAX_SECRETS: usize = 16;
 
 /// A checked `tool.toml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,6 +105,7 @@ pub(super) struct CapabilitiesTable {
     effects: FileEffects,
     network: bool,
     requests: Option<Vec<String>>,
+    secrets: Option<Vec<String>>,
     numbers: KeyNumbers,
     calls: Vec<String>,
 }
@@ -116,7 +119,7 @@ pub(super) fn declared_rows() -> impl Iterator<Item = &'static LimitRow> {
 static CAPABILITY_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let key =
         |row: &LimitRow| if row.limit == Limit::Calls { vec!["calls", row.key()] } else { vec![row.key()] };
-    ["filesystem", "effects", "network", "requests"]
+    ["filesystem", "effects", "network", "requests", "secrets"]
         .into_iter()
         .chain(declared_rows().flat_map(key))
         .collect()
@@ -139,6 +142,7 @@ impl LimitKeys for CapabilitiesTable {
             "effects" => self.effects = members.next_value()?,
             "network" => self.network = members.next_value()?,
             "requests" => self.requests = members.next_value()?,
+            "secrets" => self.secrets = members.next_value()?,
             _calls => self.calls = members.next_value()?,
         }
         Ok(())
@@ -153,7 +157,7 @@ impl<'de> Deserialize<'de> for CapabilitiesTable {
 
 impl Serialize for CapabilitiesTable {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { filesystem, effects, network, requests, numbers, calls } = self;
+        let Self { filesystem, effects, network, requests, secrets, numbers, calls } = self;
         let mut map = to.serialize_map(None)?;
         map.serialize_entry("filesystem", filesystem.as_str())?;
         if let Some(effects) = effects.unless_direct() {
@@ -162,6 +166,9 @@ impl Serialize for CapabilitiesTable {
         map.serialize_entry("network", network)?;
         if let Some(requests) = requests {
             map.serialize_entry("requests", requests)?;
+        }
+        if let Some(secrets) = secrets {
+            map.serialize_entry("secrets", secrets)?;
         }
         for row in declared_rows() {
             if row.limit == Limit::Calls && !calls.is_empty() {
@@ -388,13 +395,16 @@ fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> 
 
 impl From<&DeclaredCapabilities> for CapabilitiesTable {
     fn from(capabilities: &DeclaredCapabilities) -> Self {
-        let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
+        let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } =
+            capabilities;
+        let names = secrets.iter().map(ToString::to_string).collect::<Vec<_>>();
         let texts = requests.iter().map(ToString::to_string).collect::<Vec<_>>();
         Self {
             filesystem: *filesystem,
             effects: *effects,
             network: *network,
             requests: Some(texts).filter(|texts| !texts.is_empty()),
+            secrets: Some(names).filter(|names| !names.is_empty()),
             numbers: KeyNumbers::of(limits),
             calls: calls.to_names(),
         }
@@ -407,7 +417,7 @@ impl CapabilitiesTable {
     /// # Errors
     /// [`ManifestError`] with the key that is out of range.
     pub(super) fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
-        let Self { filesystem, effects, network, requests, numbers, calls } = self;
+        let Self { filesystem, effects, network, requests, secrets, numbers, calls } = self;
         let mut limits = ClaimedLimits::default();
         for row in declared_rows() {
             let parse_amount = |number| row.parse_amount(Layer::Tool, number);
@@ -420,6 +430,7 @@ impl CapabilitiesTable {
             network,
             requests: requests
                 .map_or_else(|| Ok(BTreeSet::new()), |texts| check_requests(&texts, network))?,
+            secrets: secrets.map_or_else(|| Ok(BTreeSet::new()), |names| check_secrets(&names, network))?,
             limits,
             calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
         })
@@ -444,6 +455,18 @@ fn check_requests(texts: &[String], network: bool) -> Result<BTreeSet<DeclaredRe
         RequestRule::from_declared(request).map_err(|error| format!("`capabilities.requests`: {error}"))?;
     }
     Ok(requests)
+}
+
+/// Checks the secrets that a tool declares. An empty list would look as if it allowed none.
+fn check_secrets(names: &[String], network: bool) -> Result<BTreeSet<SecretName>, ManifestError> {
+    if names.is_empty() || !network {
+        return Err("`capabilities.secrets` needs at least one name, and `network = true`".into());
+    }
+    if names.len() > MAX_SECRETS {
+        return Err(format!("`capabilities.secrets` has more than {MAX_SECRETS} names").into());
+    }
+    let parsed = names.iter().map(|name| SecretName::parse(name)).collect::<Result<BTreeSet<_>, _>>();
+    Ok(parsed.map_err(|error| format!("`capabilities.secrets`: {error}"))?)
 }
 
 #[cfg(test)]
@@ -503,8 +526,8 @@ error = "nobody"
 
     #[test]
     fn requests_are_read_and_written_back() {
-        let line =
-            "network = true\nrequests = [\"GET https://a.example/{id}\", \"POST http://10.0.0.1:8080/**\"]";
+        let line = "network = true\nrequests = [\"GET https://a.example/{id}\", \"POST http://10.0.0.1:8080/**\"]\n\
+             secrets = [\"a\"]";
         let manifest = ToolManifest::parse(&COMMAND.replace("max_memory_mb = 8", line)).unwrap();
         assert_eq!(manifest.capabilities.requests.len(), 2);
         assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
@@ -531,6 +554,8 @@ error = "nobody"
             (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
             (COMMAND.replace("max_memory_mb = 8", "effects = \"later\""), "`direct`, `atomic`, `staged`"),
             (requests(""), "`capabilities.requests` needs at least one request"),
+            (requests("").replace("requests", "secrets"), "`capabilities.secrets` needs at least one name"),
+            (requests("\"A\"").replace("requests", "secrets"), "`A` is not the name of a secret"),
             (offline, "`network = true`"),
             (requests(&many), "more than 64 requests"),
             (requests("\"GET https://a.example\""), "`GET https://a.example` is no request such as"),

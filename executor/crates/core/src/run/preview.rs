@@ -10,7 +10,7 @@ use super::decision_basis::DecisionBasis;
 use super::open_intents::{Kept, OpenIntents};
 use super::policies::Policies;
 use super::{AgentFilter, ExecutorSettings, Parts};
-use a2g_capability::{Grant, Root, Roots};
+use a2g_capability::{Grant, GrantedSecret, Root, Roots};
 use a2g_govern::{DecisionRight, Escalated};
 use a2g_intent::{Wait, WaitId};
 use a2g_types::call::{Call, main_argument};
@@ -69,6 +69,7 @@ pub(super) fn summarize(grant: &Grant) -> GrantSummary {
             max_parallel: calls.max_parallel(),
             max_depth: calls.max_depth(),
         }),
+        secrets: grant.secrets().iter().map(GrantedSecret::to_summary).collect(),
     }
 }
 
@@ -378,6 +379,7 @@ pub(super) mod tests {
                 max_parallel: bound(2),
                 max_depth: 1,
             }),
+            secrets: Vec::new(),
         }
     }
 

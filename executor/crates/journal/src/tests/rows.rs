@@ -136,6 +136,7 @@ fn network() -> NetworkUsage {
             contact("tcp://b.example.com:5432", "[2001:db8::1]:5432"),
         ],
         contacted_truncated: true,
+        secrets: Vec::new(),
     }
 }
 
@@ -164,7 +165,15 @@ fn full_usage(usage: &mut Usage) {
     let denial =
         |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, set_by: None, count: 2 };
     // The reasons that were added later have receipts of their own.
-    let later = [DenialReason::Staged, DenialReason::HeldRequests, DenialReason::RequestNotDeclared];
+    let later = [
+        DenialReason::Staged,
+        DenialReason::HeldRequests,
+        DenialReason::RequestNotDeclared,
+        DenialReason::SecretWithheld,
+        DenialReason::SecretUnavailable,
+        DenialReason::SecretUses,
+        DenialReason::SecretPlace,
+    ];
     let reasons = DenialReason::VARIANTS.iter().filter(|reason| !later.contains(reason));
     usage.denied = reasons.map(denial).collect();
     usage.denied_truncated = true;
@@ -419,6 +428,7 @@ fn plain_grant() -> GrantSummary {
         access: Bound { value: Access::ReadOnly, layer: Layer::Verdict },
         effects: Bound { value: FileEffects::Direct, layer: Layer::Executor },
         calls: None,
+        secrets: Vec::new(),
     }
 }
 

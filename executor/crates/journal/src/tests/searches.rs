@@ -216,6 +216,7 @@ fn searchable(call: &Call, end: End) -> Receipt {
         received_bytes: 1,
         contacted: vec![contact],
         contacted_truncated: false,
+        secrets: Vec::new(),
     });
     receipt
 }

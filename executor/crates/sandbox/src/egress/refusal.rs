@@ -102,7 +102,11 @@ impl EgressError {
                 | DenialReason::Requests
                 | DenialReason::RequestRate
                 | DenialReason::Connections
-                | DenialReason::RequestNotDeclared => false,
+                | DenialReason::RequestNotDeclared
+                | DenialReason::SecretWithheld
+                | DenialReason::SecretUnavailable
+                | DenialReason::SecretUses
+                | DenialReason::SecretPlace => false,
                 // Counted on a connection, or nothing that a request is denied for.
                 DenialReason::SentBytes
                 | DenialReason::ReceivedBytes

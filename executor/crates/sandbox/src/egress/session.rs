@@ -175,6 +175,7 @@ impl NetworkSession {
             received_bytes: accounting.received,
             contacted: accounting.contacted.clone(),
             contacted_truncated: accounting.contacted_truncated,
+            secrets: Vec::new(),
         }
     }
 

@@ -6,7 +6,7 @@
 #![allow(missing_docs, reason = "a twin has the members of a documented type")]
 
 use super::budgets;
-use crate::ident::{AgentDid, IntentId, SignerName, ToolName};
+use crate::ident::{AgentDid, IntentId, SecretName, SignerName, ToolName};
 use crate::json::JsonText;
 use crate::limit::{LIMITS, Quantity};
 use crate::memory::Charge;
@@ -99,6 +99,8 @@ list!(host_rules, outcome::HostRule, "HostRule");
 list!(log_lines, outcome::LogLine, "LogLine");
 list!(nested_calls, outcome::NestedCall, "NestedCall");
 list!(patterns, limit::Bound<String>, "Bound");
+list!(secret_uses, outcome::SecretUse, "SecretUse");
+list!(secrets, grant::SecretSummary, "SecretSummary");
 list!(shown_changes, outcome::ShownChange, "ShownChange");
 list!(shown_requests, outcome::ShownRequest, "ShownRequest");
 
@@ -560,6 +562,19 @@ struct ShownGrant {
     effects: limit::Bound<limit::FileEffects>,
     #[serde(with = "optional_call_limits")]
     calls: Option<grant::CallSummary>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "secrets")]
+    secrets: Vec<grant::SecretSummary>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "grant::SecretSummary", deny_unknown_fields)]
+struct SecretSummary {
+    name: SecretName,
+    place: String,
+    requests: Vec<String>,
+    max_uses: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_layer")]
+    withheld_by: Option<limit::Layer>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -597,6 +612,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             access,
             effects,
             calls,
+            secrets,
         } = stored;
         // A limit that the person was not shown allows nothing.
         let not_shown = limit::Bound { value: 0, layer: limit::Layer::Executor };
@@ -614,6 +630,7 @@ impl From<ShownGrant> for grant::GrantSummary {
             access,
             effects,
             calls,
+            secrets,
         }
     }
 }
@@ -666,6 +683,20 @@ struct NetworkUsage {
     #[serde(with = "contacts")]
     contacted: Vec<outcome::Contact>,
     contacted_truncated: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "secret_uses")]
+    secrets: Vec<outcome::SecretUse>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::SecretUse")]
+struct SecretUse {
+    name: SecretName,
+    versions: Vec<String>,
+    uses: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    without: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    kept_cookies: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -733,6 +764,10 @@ enum DenialReason {
     Staged,
     HeldRequests,
     RequestNotDeclared,
+    SecretWithheld,
+    SecretUnavailable,
+    SecretUses,
+    SecretPlace,
 }
 
 #[derive(Serialize, Deserialize)]

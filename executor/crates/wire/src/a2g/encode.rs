@@ -674,6 +674,7 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
         effects,
         limits,
         calls,
+        secrets,
         grants_all_paths,
         is_previewed,
     } = rule;
@@ -688,6 +689,7 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
             limits: LimitMembers::new(*limits),
             calls: calls.as_ref().map(CallTargets::to_names),
             call_limits: LimitMembers::new(*limits),
+            secrets: secrets.as_ref().map(|names| names.iter().map(ToString::to_string).collect()),
             grant_all_paths: *grants_all_paths,
             preview: *is_previewed,
         },
@@ -723,7 +725,8 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         capabilities,
         signature,
     } = tool;
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } =
+        capabilities;
     message::ToolMessage {
         name,
         title: title.as_deref(),
@@ -740,6 +743,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
             effects: effects.unless_direct().map(WireName),
             network: *network,
             requests: requests.iter().map(ToString::to_string).collect(),
+            secrets: secrets.iter().map(ToString::to_string).collect(),
             limits: LimitMembers::new(*limits),
             calls: calls.to_names(),
             call_limits: LimitMembers::new(*limits),

@@ -309,6 +309,9 @@ pub(super) struct UsageMessage<'a> {
     pub(super) contacted: Option<Vec<ContactMessage<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) contacted_truncated: Option<bool>,
+    /// The use of each secret that is bound to the run; absent when none is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) secrets: Vec<SecretUseMessage<'a>>,
     pub(super) denied: Vec<DenialMessage<'a>>,
     pub(super) denied_truncated: bool,
     /// The file changes of a run that are kept apart until its end; absent when each took effect at once.
@@ -647,6 +650,21 @@ pub(super) struct NetworkLimits<'a> {
     pub(super) held_requests: Option<Rate>,
 }
 
+/// The use of a secret by a run, which never saw its value.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SecretUse")]
+pub(super) struct SecretUseMessage<'a> {
+    pub(super) name: &'a str,
+    /// The versions of the values that were sent: 16 hexadecimal digits that change with the value.
+    pub(super) versions: &'a [String],
+    /// The number of requests that were sent with the secret.
+    pub(super) uses: u32,
+    /// The number of requests to the secret's host that were sent without it, because they are not its requests.
+    pub(super) without: u32,
+    /// The number of cookies that the executor kept from the guest.
+    pub(super) kept_cookies: u32,
+}
+
 /// A pattern of hosts, paths or requests, with the layer that set it.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct SetPattern<'a> {
@@ -893,6 +911,9 @@ pub(super) struct DeclaredMessage {
     /// The only requests that it sends; absent if it declares none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) requests: Vec<String>,
+    /// The names of the secrets without which it does not run; absent if it declares none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) secrets: Vec<String>,
     #[serde(flatten)]
     pub(super) limits: LimitMembers<InTool>,
     /// The tools that it calls; `*` stands for every tool.
@@ -950,6 +971,9 @@ pub(super) struct Constraints<'a> {
     pub(super) calls: Option<Vec<String>>,
     #[serde(flatten)]
     pub(super) call_limits: LimitMembers<InCallConstraints>,
+    /// The names of the secrets that the tool's requests may get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) secrets: Option<Vec<String>>,
     /// Present when a manifest grants all of `paths`, and not only the parts that the arguments name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) grant_all_paths: bool,

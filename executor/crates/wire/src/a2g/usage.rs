@@ -6,7 +6,7 @@ use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, FileEffects, Layer};
 use a2g_types::outcome::{
     ChangeCounts, ChangedRange, Contact, Denial, FileChanges, GrantedArea, HostRule, NetworkUsage,
-    RunMetrics, ShownChange, ShownRequest, Usage,
+    RunMetrics, SecretUse, ShownChange, ShownRequest, Usage,
 };
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, Timeout};
 use std::num::NonZeroU32;
@@ -47,6 +47,7 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         },
         contacted: network_used.as_ref().map(|used| used.contacted.iter().map(contact).collect()),
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
+        secrets: network_used.iter().flat_map(|used| &used.secrets).map(secret_use).collect(),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
         effects: effects_message(*effects, changes.as_ref()),
@@ -192,6 +193,7 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         received_bytes,
         contacted: _,
         contacted_truncated: _,
+        secrets: _,
     } = used;
     message::NetworkLimits {
         allowed_domains: allowed.iter().map(host_rule).collect(),
@@ -215,6 +217,17 @@ fn host_rule(rule: &HostRule) -> message::SetPattern<'_> {
 
 fn set_pattern(Bound { value, layer }: &Bound<String>) -> message::SetPattern<'_> {
     message::SetPattern { pattern: value, set_by: WireName(*layer) }
+}
+
+fn secret_use(used: &SecretUse) -> message::SecretUseMessage<'_> {
+    let SecretUse { name, versions, uses, without, kept_cookies } = used;
+    message::SecretUseMessage {
+        name: name.as_str(),
+        versions,
+        uses: *uses,
+        without: *without,
+        kept_cookies: *kept_cookies,
+    }
 }
 
 fn contact(contact: &Contact) -> message::ContactMessage<'_> {

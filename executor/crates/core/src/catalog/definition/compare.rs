@@ -7,6 +7,7 @@
 
 use super::Definition;
 use crate::catalog::manifest::declared_rows;
+use a2g_types::ident::SecretName;
 use a2g_types::limit::{Limit, LimitRow};
 use a2g_types::request::DeclaredRequest;
 use a2g_types::tool::DeclaredCapabilities;
@@ -61,6 +62,9 @@ pub enum Part {
     /// The requests that the tool sends.
     #[strum(serialize = "capabilities.requests")]
     Requests,
+    /// The secrets that the tool needs.
+    #[strum(serialize = "capabilities.secrets")]
+    Secrets,
     /// A limit.
     #[strum(serialize = "capabilities")]
     Limit(Limit),
@@ -177,7 +181,7 @@ fn compare_capabilities(
     offered: &DeclaredCapabilities,
     changes: &mut Vec<Change>,
 ) {
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = offered;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } = offered;
     let mut note = |part, is_wider: bool, accepted: String, offered: String| {
         let kind = if is_wider { ChangeKind::Wider } else { ChangeKind::Narrower };
         changes.push(Change { part, kind, accepted, offered });
@@ -201,6 +205,13 @@ fn compare_capabilities(
         let is_wider = *network && !are_within(requests, &accepted.requests);
         let [old, new] = [&accepted.requests, requests].map(requests_text);
         note(Part::Requests, is_wider, old, new);
+    }
+    if accepted.secrets != *secrets {
+        // An empty set leaves the secrets to the other layers.
+        let is_within =
+            accepted.secrets.is_empty() || !secrets.is_empty() && secrets.is_subset(&accepted.secrets);
+        let [old, new] = [&accepted.secrets, secrets].map(secrets_text);
+        note(Part::Secrets, *network && !is_within, old, new);
     }
     for row in declared_rows() {
         if row.limit == Limit::Calls && accepted.calls != *calls {
@@ -226,6 +237,13 @@ fn requests_text(requests: &BTreeSet<DeclaredRequest>) -> String {
         return "undeclared: every request to the hosts of the other layers".to_owned();
     }
     requests.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn secrets_text(secrets: &BTreeSet<SecretName>) -> String {
+    if secrets.is_empty() {
+        return "undeclared: every secret that the other layers let it use".to_owned();
+    }
+    secrets.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 fn is_wider(accepted: Option<u64>, offered: Option<u64>) -> bool {

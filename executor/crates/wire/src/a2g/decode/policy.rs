@@ -4,11 +4,11 @@ use crate::a2g::limits;
 use crate::field::{Field, Object};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::ident::{AgentDid, SecretName, ToolName};
 use a2g_types::limit::FileEffects;
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of requests per minute in a policy.
 pub(in crate::a2g) const MAX_REQUESTS_PER_MINUTE: u64 = 1_000_000;
@@ -119,6 +119,7 @@ fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
                 .unwrap_or_default(),
             limits: limits::read::<limits::InConstraints>(object)?,
             calls: object.read_optional_with("calls", decode_calls)?,
+            secrets: object.read_optional_with("secrets", decode_secrets)?,
             grants_all_paths: object.read_optional("grant_all_paths")?.unwrap_or_default(),
             is_previewed: object.read_optional("preview")?.unwrap_or_default(),
         })
@@ -127,6 +128,12 @@ fn decode_constraints(field: Field<'_>) -> Result<ToolRule, Fault> {
 
 fn decode_calls(field: Field<'_>) -> Result<CallTargets, Fault> {
     CallTargets::parse(&field.strings()?).map_err(|error| field.fault(error.to_string()))
+}
+
+fn decode_secrets(field: Field<'_>) -> Result<BTreeSet<SecretName>, Fault> {
+    let parsed =
+        field.strings()?.iter().map(|name| SecretName::parse(name)).collect::<Result<BTreeSet<_>, _>>();
+    parsed.map_err(|error| field.fault(error.to_string()))
 }
 
 fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {

@@ -6,11 +6,11 @@ use crate::a2g::schema::names;
 use crate::a2g::{decode, encode, openrpc};
 use a2g_types::call::StoredArguments;
 use a2g_types::fault::BlockedBy;
-use a2g_types::ident::SignerName;
+use a2g_types::ident::{SecretName, SignerName};
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit, NetworkBudgets};
 use a2g_types::outcome::{
     ChangeCounts, ChangeState, ChangeWord, ChangedRange, Contact, DecisionAct, DenialReason, EntryWord,
-    FileChanges, HostRule, NetworkUsage, ShownChange, ShownRequest, Status,
+    FileChanges, HostRule, NetworkUsage, SecretUse, ShownChange, ShownRequest, Status,
 };
 use a2g_types::request::DeclaredRequest;
 use a2g_types::session::SessionRequest;
@@ -323,6 +323,13 @@ fn a_network_is_told_with_all_that_came_of_it() {
             received_bytes: 2000,
         }],
         contacted_truncated: false,
+        secrets: vec![SecretUse {
+            name: SecretName::parse("github").unwrap(),
+            versions: vec!["0123456789abcdef".to_owned()],
+            uses: 2,
+            without: 1,
+            kept_cookies: 0,
+        }],
     });
     let usage = value(&encode::report(&receipt))["usage"].take();
     assert_eq!(
@@ -341,6 +348,10 @@ fn a_network_is_told_with_all_that_came_of_it() {
             "max_received_bytes": { "granted": 2000, "used": 2000, "slack": 0, "set_by": "executor" },
             "max_requests_per_minute": { "granted": 60, "set_by": "standing_policy" }
         })
+    );
+    assert_eq!(
+        usage["secrets"],
+        json!([{ "name": "github", "versions": ["0123456789abcdef"], "uses": 2, "without": 1, "kept_cookies": 0 }])
     );
     assert_eq!(
         usage["contacted"],
@@ -486,6 +497,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
         capabilities: DeclaredCapabilities {
             network: true,
             requests: [DeclaredRequest::parse("GET https://a.example/{id}").unwrap()].into(),
+            secrets: [SecretName::parse("github").unwrap()].into(),
             limits: ClaimedLimits::default().with(MemoryLimit::from_mb(16).ok()),
             ..Default::default()
         },

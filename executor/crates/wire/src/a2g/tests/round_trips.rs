@@ -4,6 +4,7 @@ use super::*;
 use crate::a2g::{decode, encode};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::call::{Call, Door, Priority};
+use a2g_types::ident::SecretName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{
@@ -122,7 +123,8 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 
 fn tool_rule() -> impl Strategy<Value = ToolRule> {
     let names = of(prop::sample::subsequence(vec!["a", "b"], 0..3));
-    let calls = (names, of(0..=100_000_u32), any::<bool>(), any::<bool>());
+    let secrets = of(prop::sample::subsequence(vec!["a", "b"], 0..3));
+    let calls = (names, of(0..=100_000_u32), any::<bool>(), any::<bool>(), secrets);
     let effects =
         prop_oneof![Just(FileEffects::Direct), Just(FileEffects::Atomic), Just(FileEffects::Staged)];
     (any::<bool>(), of(texts()), texts(), texts(), of(1..=1_u64 << 50), effects, of(timeout()), calls)
@@ -139,6 +141,9 @@ fn tool_rule() -> impl Strategy<Value = ToolRule> {
                         .with(timeout)
                         .with_amount(Limit::Calls, calls.1.map(u64::from)),
                     calls: calls.0.map(|names| CallTargets::parse(&names).unwrap()),
+                    secrets: calls.4.map(|names| {
+                        names.into_iter().map(|name| SecretName::parse(name).unwrap()).collect()
+                    }),
                     grants_all_paths: calls.2,
                     is_previewed: calls.3,
                 }

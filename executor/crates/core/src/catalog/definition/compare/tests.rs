@@ -73,6 +73,8 @@ struct Use {
     network: bool,
     /// The path of a request that the run sends, by its number.
     path: Option<usize>,
+    /// A secret that the run uses, by its number.
+    secret: Option<usize>,
     memory: u64,
     cpu: u64,
     timeout: u64,
@@ -87,6 +89,8 @@ const LARGEST: u64 = 2;
 const TARGETS: [&str; 2] = ["first", "second"];
 /// The last path stands for all that no definition names.
 const PATHS: [&str; 4] = ["/a", "/b/c", "/b/d", "/other"];
+/// The last secret stands for all that no definition names.
+const SECRETS: [&str; 3] = ["a", "b", "other"];
 const REQUESTS: [&str; 3] =
     ["GET https://a.example/a", "GET https://a.example/b/c", "GET https://a.example/b/*"];
 
@@ -99,6 +103,7 @@ fn uses() -> Vec<Use> {
         effects: FileEffects::Staged,
         network: false,
         path: None,
+        secret: None,
         memory: 1,
         cpu: 1,
         timeout: 1,
@@ -110,6 +115,7 @@ fn uses() -> Vec<Use> {
     uses.extend(FileEffects::VARIANTS.iter().map(|effects| Use { effects: *effects, ..least }));
     uses.push(Use { network: true, ..least });
     uses.extend((0..PATHS.len()).map(|path| Use { network: true, path: Some(path), ..least }));
+    uses.extend((0..SECRETS.len()).map(|secret| Use { network: true, secret: Some(secret), ..least }));
     uses.extend(limits().map(|memory| Use { memory, ..least }));
     uses.extend(limits().map(|cpu| Use { cpu, ..least }));
     uses.extend(limits().map(|timeout| Use { timeout, ..least }));
@@ -121,7 +127,9 @@ fn uses() -> Vec<Use> {
 }
 
 fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
-    let DeclaredCapabilities { filesystem, effects, network, requests, limits, calls } = capabilities;
+    let DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls } =
+        capabilities;
+    let has = |secret: usize| secrets.iter().any(|name| name.as_str() == SECRETS[secret]);
     let files = match filesystem {
         DeclaredFilesystem::None => 0,
         DeclaredFilesystem::Read => 1,
@@ -135,6 +143,7 @@ fn allows(capabilities: &DeclaredCapabilities, use_: Use) -> bool {
         && *effects <= use_.effects
         && (*network || !use_.network)
         && (requests.is_empty() || use_.path.is_none_or(|path| requests.iter().any(sends(PATHS[path]))))
+        && (secrets.is_empty() || use_.secret.is_none_or(has))
         && within(Limit::Memory, use_.memory)
         && within(Limit::Cpu, use_.cpu)
         && within(Limit::Time, use_.timeout)
@@ -169,14 +178,17 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
     let numbers = proptest::collection::vec(limit(), declared_rows().count());
     let requests = proptest::sample::subsequence(REQUESTS.to_vec(), 0..=REQUESTS.len());
     let parse = |text: &str| DeclaredRequest::parse(text).unwrap();
-    (files, effects, any::<bool>(), requests, numbers, targets).prop_map(
-        move |(filesystem, effects, network, requests, numbers, calls)| {
+    let secrets = proptest::sample::subsequence(vec!["a", "b"], 0..=2);
+    (files, effects, any::<bool>(), requests, secrets, numbers, targets).prop_map(
+        move |(filesystem, effects, network, requests, secrets, numbers, calls)| {
+            let secrets = secrets.into_iter().map(|name| SecretName::parse(name).unwrap()).collect();
             let requests = requests.into_iter().map(parse).collect();
             let numbers = declared_rows().zip(numbers);
             let limits = numbers.filter_map(|(row, number)| {
                 Some((row.limit, row.parse_amount(Layer::Tool, number?).unwrap()))
             });
-            DeclaredCapabilities { filesystem, effects, network, requests, limits: limits.collect(), calls }
+            let limits = limits.collect();
+            DeclaredCapabilities { filesystem, effects, network, requests, secrets, limits, calls }
         },
     )
 }
@@ -184,9 +196,9 @@ fn any_capabilities() -> impl Strategy<Value = DeclaredCapabilities> {
 /// Capabilities that differ in few parts, so that many pairs are comparable.
 fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
     let kept_limits = proptest::collection::vec(any::<bool>(), Limit::ALL.len());
-    (any_capabilities(), any_capabilities(), any::<[bool; 5]>(), kept_limits).prop_map(
+    (any_capabilities(), any_capabilities(), any::<[bool; 6]>(), kept_limits).prop_map(
         |(old, other, keep, kept)| {
-            let [filesystem, effects, network, requests, calls] = keep;
+            let [filesystem, effects, network, requests, secrets, calls] = keep;
             let limit =
                 |limit: Limit| if kept[limit as usize] { old.limits[limit] } else { other.limits[limit] };
             let new = DeclaredCapabilities {
@@ -194,6 +206,7 @@ fn any_pair() -> impl Strategy<Value = [DeclaredCapabilities; 2]> {
                 effects: if effects { old.effects } else { other.effects },
                 network: if network { old.network } else { other.network },
                 requests: if requests { old.requests.clone() } else { other.requests },
+                secrets: if secrets { old.secrets.clone() } else { other.secrets },
                 limits: LimitMap::from_fn(limit),
                 calls: if calls { old.calls.clone() } else { other.calls },
             };
