@@ -248,7 +248,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
         ("ed25519_dalek", vec!["govern"]),
         ("ring::signature", vec!["govern"]),
         ("rustls_pki_types", vec!["govern"]),
-        ("hmac", vec!["fleet", "govern", "wire/nexus"]),
+        ("hmac", vec!["fleet", "govern", "secrets", "wire/nexus"]),
         ("aes_gcm", vec!["wire/nexus", "wire/mcp"]),
         ("serde_json_canonicalizer", vec!["govern"]),
         ("anyhow", vec!["cli", "main"]),

@@ -173,6 +173,11 @@ Examples:
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// List the secrets that the executor sets in requests, and check that it can read them
+    Secret {
+        #[command(subcommand)]
+        command: SecretCommand,
+    },
     /// List this machine's protections against tools, and the ways to get missing ones
     #[command(
         after_help = "Exit code 1 if a protection is missing that `containment = \"required\"` needs.\n\nExample:\n  a2g-executor doctor"
@@ -1070,6 +1075,18 @@ pub(super) enum ConfigCommand {
     /// Check a configuration and print the effective settings
     #[command(
         after_help = "Example:\n  a2g-executor config check --config executor.toml && \\\n    systemctl restart a2g-executor"
+    )]
+    Check(Setup),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SecretCommand {
+    /// List each secret with its source and the requests that get it, without its value
+    #[command(after_help = "Example:\n  a2g-executor secret list --config executor.toml")]
+    List(Setup),
+    /// Read each secret as the server does, and print the version of its value
+    #[command(
+        after_help = "Exit code 1 if one cannot be read.\n\nExample:\n  a2g-executor secret check --config executor.toml"
     )]
     Check(Setup),
 }

@@ -24,6 +24,7 @@ mod otlp;
 mod page;
 mod remote;
 mod run;
+mod secret;
 mod serve;
 mod stop;
 
@@ -62,6 +63,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Resume(arguments) => stop::resume(arguments),
         Command::Effects { command } => effects::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
+        Command::Secret { command } => secret::main(command),
         Command::Doctor { config, json } => doctor::main(json, config),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());

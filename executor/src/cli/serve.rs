@@ -383,6 +383,9 @@ fn print_limits(config: &Config) {
         if ceilings.hard_links { "opened" } else { "refused" }
     ));
     print(format_args!("calls       {}", summary(|row| row.group == Group::Calls)));
+    if !config.secrets.is_empty() {
+        print_row("secrets", list(config.secrets.iter().map(|secret| secret.binding.name())));
+    }
     if ceilings.network {
         let hosts = list(ceilings.hosts.allowed.iter().flatten());
         let allowed = match (hosts.as_str(), ceilings.tool_hosts.is_empty()) {
@@ -1161,6 +1164,7 @@ async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalog>, cal
         caller_files.reload_callers(&catalogue.config, &catalogue.executor);
         caller_files.reload_certificates();
         reload_trust(&catalogue.executor, &catalogue.config);
+        catalogue.executor.engine.forget_secrets();
         let Some(names) = catalogue.reload().await else { continue };
         let reloaded = Arc::clone(&catalogue);
         catalogue.executor.sessions().spawn(async move {

@@ -48,7 +48,7 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The crates that are one room each. The modules of the others are rooms.
-const ROOM_CRATES: [&str; 11] = [
+const ROOM_CRATES: [&str; 12] = [
     "capability",
     "config",
     "fleet",
@@ -59,6 +59,7 @@ const ROOM_CRATES: [&str; 11] = [
     "metrics",
     "overlay",
     "sandbox",
+    "secrets",
     "wire",
 ];
 

@@ -167,16 +167,16 @@ impl Rendering {
     }
 }
 
-/// The name of a tool, or the beginning of names.
+/// A tool, or all tools whose names begin in one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolPattern {
+pub enum ToolRange {
     /// This tool.
     Exactly(ToolName),
     /// Every tool whose name begins so.
     Beginning(String),
 }
 
-impl ToolPattern {
+impl ToolRange {
     /// Parses a name, or a beginning and `*`.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl ToolPattern {
     }
 }
 
-impl fmt::Display for ToolPattern {
+impl fmt::Display for ToolRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exactly(name) => name.fmt(f),
@@ -224,7 +224,7 @@ pub struct SecretParts {
     /// The name of the secret.
     pub name: SecretName,
     /// The tools whose requests get it.
-    pub tools: Vec<ToolPattern>,
+    pub tools: Vec<ToolRange>,
     /// The agents whose runs may use it; `None` for every agent.
     pub agents: Option<BTreeSet<AgentDid>>,
     /// The requests that get it.
@@ -269,8 +269,14 @@ impl SecretBinding {
 
     /// The tools whose requests get it.
     #[must_use]
-    pub fn tools(&self) -> &[ToolPattern] {
+    pub fn tools(&self) -> &[ToolRange] {
         &self.0.tools
+    }
+
+    /// The agents whose runs may use it; `None` for every agent.
+    #[must_use]
+    pub fn agents(&self) -> Option<&BTreeSet<AgentDid>> {
+        self.0.agents.as_ref()
     }
 
     /// The requests that get it.
@@ -327,7 +333,7 @@ impl SecretBinding {
     #[must_use]
     pub fn contradicts(&self, other: &Self) -> bool {
         let Self(SecretParts { tools, agents, requests, place, .. }) = self;
-        let of_tool = |one: &ToolPattern| other.0.tools.iter().any(|pattern| pattern.overlaps(one));
+        let of_tool = |one: &ToolRange| other.0.tools.iter().any(|pattern| pattern.overlaps(one));
         let of_request = |one: &RequestRule| other.0.requests.iter().any(|rule| rule.overlaps(one));
         let shares_agent = match (agents, &other.0.agents) {
             (Some(one), Some(other)) => !one.is_disjoint(other),
@@ -373,7 +379,7 @@ mod tests {
         let declared = DeclaredRequest::parse(request).unwrap();
         SecretBinding::new(SecretParts {
             name: SecretName::parse(name).unwrap(),
-            tools: tools.iter().map(|text| ToolPattern::parse(text).unwrap()).collect(),
+            tools: tools.iter().map(|text| ToolRange::parse(text).unwrap()).collect(),
             agents: None,
             requests: vec![RequestRule::from_declared(&declared).unwrap()],
             place: SecretPlace::parse(place).unwrap(),

@@ -16,6 +16,7 @@ use a2g_isolate::{
 };
 use a2g_sandbox::egress::Egress;
 use a2g_sandbox::{Code, CodeFeatures, Sandbox};
+use a2g_secrets::{Vault, VersionKey};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
@@ -25,6 +26,7 @@ use clap::Args;
 use parking_lot::RwLock;
 use rustix::fs::{AtFlags, CWD, accessat, getxattr_query};
 use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -63,6 +65,28 @@ pub fn config(setup: &Setup) -> anyhow::Result<Config> {
 pub fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
+}
+
+/// The values of the configured secrets, none of which is read yet; `None` if there are none.
+///
+/// # Ambient Authority
+/// Reads the key of their versions, or makes it.
+pub fn open_vault(config: &Config) -> anyhow::Result<Option<Arc<Vault>>> {
+    if config.secrets.is_empty() {
+        return Ok(None);
+    }
+    protect_memory().context("the server's memory cannot be protected, which has the values of secrets")?;
+    let key = VersionKey::open(&config.secrets_key()).context("secrets cannot be used")?;
+    let secrets = config.secrets.iter();
+    let sources = secrets.map(|secret| (secret.binding.name().clone(), secret.source.clone()));
+    Ok(Some(Arc::new(Vault::new(sources, key))))
+}
+
+/// Keeps the memory of this process out of core files, and from other processes of its user.
+fn protect_memory() -> rustix::io::Result<()> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(Resource::Core, none)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
 /// The containment of runs on this machine.
@@ -381,7 +405,12 @@ impl ToolRuntime {
             return Ok(None);
         }
         let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::clone(&self.clock));
-        egress.map(|egress| Some(Arc::new(egress))).context("network access for runs cannot be set up")
+        let egress = egress.context("network access for runs cannot be set up")?;
+        let vault = open_vault(config)?;
+        Ok(Some(Arc::new(match vault {
+            Some(vault) => egress.with_secrets(vault),
+            None => egress,
+        })))
     }
 
     /// Reads the catalogue; tools that are not in the cache are `Preparing`.

@@ -50,11 +50,39 @@ pub(super) struct File {
     pub(super) sessions: Sessions,
     pub(super) ceilings: Ceilings,
     pub(super) network: Network,
+    pub(super) secret: Vec<Secret>,
     pub(super) mount: Vec<Mount>,
     pub(super) doors: Doors,
     pub(super) console: ConsoleSection,
     pub(super) approvals: Vec<ApprovalRuleSection>,
     pub(super) fleet: Option<Fleet>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Secret {
+    pub(super) name: String,
+    pub(super) file: Option<PathBuf>,
+    pub(super) env: Option<String>,
+    pub(super) command: Option<Vec<String>>,
+    pub(super) refresh_seconds: Option<u64>,
+    pub(super) tools: Vec<String>,
+    pub(super) agents: Option<Vec<String>>,
+    pub(super) requests: Vec<String>,
+    pub(super) place: String,
+    pub(super) scheme: Option<String>,
+    #[serde(default = "default_max_uses")]
+    pub(super) max_uses: u64,
+    #[serde(default = "default_keep_cookies")]
+    pub(super) keep_cookies: bool,
+}
+
+fn default_max_uses() -> u64 {
+    100
+}
+
+fn default_keep_cookies() -> bool {
+    true
 }
 
 section!(Effects {

@@ -18,6 +18,7 @@ mod journal;
 mod machine;
 mod network;
 mod paths;
+mod secrets;
 mod server;
 mod sessions;
 mod values;
@@ -27,6 +28,7 @@ pub use doors::Doors;
 pub use error::ConfigError;
 pub use executor::{AddressLayout, Containment, DEFAULT_DRAIN, Reuse};
 pub use file::DEFAULT_LISTEN;
+pub use secrets::SecretSetting;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_core::catalog::{CompileLimits, RemoteTool};
@@ -55,12 +57,14 @@ use governor::{parse_approval_rule, parse_risk, parse_trust};
 use journal::{parse_journal_limits, parse_retention};
 use machine::{default_cache, default_journal};
 use network::parse_egress;
+use secrets::parse_secrets;
 use server::{
     check_port, parse_address, parse_bounds, parse_connections, parse_issuers, parse_memory, parse_tls,
 };
 use sessions::parse_sessions;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use values::{check_seconds, check_size, parse_optional, parse_tool_names, parse_value};
 
@@ -162,6 +166,8 @@ pub struct Config {
     pub scope_note: Option<String>,
     /// The map from guest paths to host folders.
     pub mounts: Mounts,
+    /// The secrets that requests of runs get. Their bindings are those of the ceilings.
+    pub secrets: Vec<SecretSetting>,
     /// Egress settings, for runs with a network.
     pub egress: EgressSettings,
     /// Certificates that are trusted in addition to the machine's own.
@@ -180,6 +186,8 @@ pub struct Config {
 const DEFINITIONS: &str = "definitions.json";
 /// The folder of staged file changes, which is by default beside the journal.
 const EFFECTS: &str = "effects";
+/// The file with the key of the versions of secrets, beside the journal.
+const SECRETS_KEY: &str = "secrets.key";
 /// The configuration file that is read, if it exists, when no other file is named.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
@@ -208,6 +216,12 @@ impl Config {
             Some(file) => Self::read(file).map(|config| config.signers),
             None => Ok(self.signers.clone()),
         }
+    }
+
+    /// The file with the key of the versions of secrets, which is made at the first start with secrets.
+    #[must_use]
+    pub fn secrets_key(&self) -> PathBuf {
+        self.journal.with_file_name(SECRETS_KEY)
     }
 
     /// Bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are not
@@ -292,6 +306,7 @@ impl Config {
             ));
         }
         self.check_reuse()?;
+        self.check_secrets()?;
         if !self.approval_rules.is_empty() && self.callers.is_none() {
             return Err(invalid("approvals")(
                 &"needs `server.callers`: without a list, every client may act for every agent, and nobody can approve",
@@ -346,7 +361,9 @@ impl Config {
 /// The checked sections. What they demand of each other is left to [`Config::check_sections`].
 fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let resolve = |path: PathBuf| base.join(path);
-    let ceilings = parse_ceilings(&file.ceilings, &file.network)?;
+    let secrets = parse_secrets(file.secret, resolve)?;
+    let bindings = secrets.iter().map(|secret| Arc::clone(&secret.binding)).collect();
+    let ceilings = Ceilings { secrets: bindings, ..parse_ceilings(&file.ceilings, &file.network)? };
     let capacity = parse_capacity(&file.executor, &ceilings)?;
     let memory = parse_memory(file.server.max_memory_mb, &capacity, &ceilings)?;
     let journal = file.journal.path.clone().map_or_else(default_journal, |path| Ok(resolve(path)))?;
@@ -403,6 +420,7 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         journal,
         ceilings,
         mounts: parse_mounts(file.mount, resolve)?,
+        secrets,
         ca_file: file.network.ca_file.map(resolve),
         doors: Doors::parse(file.doors, resolve)?,
         console: ConsoleSettings::parse(file.console, &egress, resolve)?,

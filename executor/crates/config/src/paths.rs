@@ -62,9 +62,15 @@ impl Config {
         let own = paths.into_iter().filter_map(|(key, path)| Some((key, path?)));
         let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
         let notify = self.console.notify.iter().map(|webhook| ("console.notify.key_file", &webhook.key_file));
+        let secrets =
+            self.secrets.iter().filter_map(|secret| Some((secret.source_key(), secret.source.path()?)));
         let signers = self.signers.iter().flatten();
         let signers = signers.map(|signer| ("catalog.trust.signer.key_file", &signer.key_file));
-        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers).chain(notify).chain(signers))
+        check_apart(
+            &self.ceilings.areas,
+            &self.mounts,
+            own.chain(issuers).chain(notify).chain(secrets).chain(signers),
+        )
     }
 
     /// Checks that the file of accepted definitions is not in the folder of tools.

@@ -469,7 +469,7 @@ pub(super) fn refused_session_fault(call: &Call, reason: SessionRefusal) -> Faul
 
 /// `true` for a refusal that the same call may not get later.
 pub(super) fn is_for_now(blocked_by: BlockedBy) -> bool {
-    matches!(blocked_by, BlockedBy::SessionBusy | BlockedBy::SessionsExhausted)
+    matches!(blocked_by, BlockedBy::SessionBusy | BlockedBy::SessionsExhausted | BlockedBy::SecretMissing)
 }
 
 fn refusal(call: &Call, blocked_by: BlockedBy, message: &str) -> Fault {

@@ -6,6 +6,7 @@ use super::connection::{TlsError, connector};
 use super::held::HeldRequests;
 use super::rate::Rates;
 use super::resolve::{Resolve, SystemResolver};
+use super::secrets::SecretStore;
 use super::session::NetworkSession;
 use a2g_capability::{Domain, Grant, Host};
 use a2g_types::clock::Clock;
@@ -55,6 +56,8 @@ pub struct Egress {
     pub(super) tls: TlsConnector,
     pub(super) rates: Rates,
     pub(super) clock: Arc<dyn Clock>,
+    /// The values of the secrets that requests get; `None` if there are none.
+    pub(super) secrets: Option<Arc<dyn SecretStore>>,
 }
 
 impl Egress {
@@ -77,6 +80,7 @@ impl Egress {
             tls: connector(ca_file)?,
             rates: Rates::new(clock.monotonic()),
             clock,
+            secrets: None,
         })
     }
 

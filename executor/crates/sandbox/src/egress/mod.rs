@@ -5,8 +5,8 @@
 //!                                                               └─ process isolation: a socket pair ─▶ the run's
 //!                                                                  NetworkSession, in the server
 //!
-//! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
-//!    ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ HTTP/1.1
+//! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains, requests) ─▶ secrets of the run ─▶ rate
+//!    ─▶ connection ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ secrets set ─▶ HTTP/1.1
 //! NetworkSession::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ stored for this run
 //! NetworkSession::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
@@ -34,6 +34,8 @@ mod refusal;
 #[cfg(feature = "egress")]
 mod resolve;
 #[cfg(feature = "egress")]
+mod secrets;
+#[cfg(feature = "egress")]
 mod session;
 #[cfg(feature = "egress")]
 mod target;
@@ -54,6 +56,8 @@ pub use connection::{TlsError, client_config};
 #[cfg(feature = "egress")]
 pub use held::{BodyFile, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
 pub use refusal::{EgressError, NetworkError};
+#[cfg(feature = "egress")]
+pub use secrets::{SecretFuture, SecretStore, SecretUnavailable, SecretValue, SecretValueError};
 #[cfg(feature = "egress")]
 pub use session::NetworkSession;
 #[cfg(feature = "egress")]

@@ -7,6 +7,7 @@ use super::held::{
     MAX_HELD_METHOD_BYTES, MAX_HELD_URL_BYTES, Spool, make_answer,
 };
 use super::refusal::{EgressError, NetworkError};
+use super::secrets::{LoadError, RunSecrets, SecretPlan, SecretRefusal};
 use super::target::Target;
 use super::tunnel::ResolvedNames;
 use super::{
@@ -49,7 +50,7 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
 ];
 
 /// Header fields in which some servers and proxies find another method, host or path than those of the
-/// request. They are removed from the requests of a tool that declares them.
+/// request. They are removed from the requests of a tool that declares them, and from those that get a secret.
 const OVERRIDE_FIELDS: [&str; 8] = [
     "x-forwarded-host",
     "x-forwarded-prefix",
@@ -74,6 +75,7 @@ pub struct NetworkSession {
     effects: FileEffects,
     /// The place of the requests that wait; `None` if none may.
     held: Option<Arc<dyn HeldRequests>>,
+    secrets: RunSecrets,
     accounting: Mutex<NetworkAccounting>,
     /// The results of the run's look-ups.
     pub(super) resolved_names: Mutex<ResolvedNames>,
@@ -108,7 +110,9 @@ impl NetworkSession {
         held: Option<Arc<dyn HeldRequests>>,
     ) -> Arc<Self> {
         let effects = grant.effects().value;
-        Self::with_reach(egress, agent, grant.reach().clone(), grant.network_budgets(), effects, held)
+        let secrets = RunSecrets::new(grant.secrets());
+        let reach = grant.reach().clone();
+        Self::with_secrets(egress, agent, reach, grant.network_budgets(), effects, held, secrets)
     }
 
     /// A session with the given reach; the executor uses it for its own requests, which have direct effects.
@@ -120,6 +124,18 @@ impl NetworkSession {
         effects: FileEffects,
         held: Option<Arc<dyn HeldRequests>>,
     ) -> Arc<Self> {
+        Self::with_secrets(egress, agent, reach, budgets, effects, held, RunSecrets::default())
+    }
+
+    fn with_secrets(
+        egress: Arc<Egress>,
+        agent: AgentDid,
+        reach: Reach,
+        budgets: NetworkBudgets,
+        effects: FileEffects,
+        held: Option<Arc<dyn HeldRequests>>,
+        secrets: RunSecrets,
+    ) -> Arc<Self> {
         let slots = usize::try_from(budgets.connections).unwrap_or(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             egress,
@@ -128,6 +144,7 @@ impl NetworkSession {
             budgets,
             effects,
             held,
+            secrets,
             accounting: Mutex::default(),
             resolved_names: Mutex::default(),
             slots: Arc::new(Semaphore::new(slots)),
@@ -175,7 +192,7 @@ impl NetworkSession {
             received_bytes: accounting.received,
             contacted: accounting.contacted.clone(),
             contacted_truncated: accounting.contacted_truncated,
-            secrets: Vec::new(),
+            secrets: self.secrets.usage(),
         }
     }
 
@@ -267,16 +284,27 @@ impl NetworkSession {
         self.check_pattern(&target.pattern(), &subject)?;
         let mut request = sanitise(request, &target)?;
         self.check_request(&mut request, &target)?;
+        let plan = self.plan_secrets(&mut request, &target)?;
         let held = if only_reads(request.method()) { None } else { self.reserve_held(&subject)? };
         self.check_rate_limit(&subject)?;
         if let Some(held) = held {
+            // A value that is set now would be on the disk until the commit.
+            if let Some(refusal) = plan.refuse_to_wait() {
+                return Err(self.deny_secret(&refusal, &subject));
+            }
             return self.hold(held, request, &target).await;
         }
+        let loaded = plan.load(&self.egress, request).await;
+        let (mut secrets, mut request) = loaded.map_err(|error| match error {
+            LoadError::Refused(refusal) => self.deny_secret(&refusal, &subject),
+            LoadError::Failed(error) => error,
+        })?;
         let slot = self.acquire_slot(&subject)?;
         // One deadline for look-up, connection and TLS handshake together.
         let deadline = self.connect_deadline(timeouts.connect);
         let result = timeout_at(deadline, self.connect_target(&target, deadline, slot)).await;
         let (mut sender, connection) = result.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
+        secrets.set(&subject, &mut request)?;
         let response = sender.send_request(request);
         let response = match timeouts.first_byte {
             Some(first_byte) => {
@@ -284,8 +312,9 @@ impl NetworkSession {
             }
             None => response.await,
         };
-        let response = response.map_err(|error| EgressError::from_hyper(&error))?;
+        let mut response = response.map_err(|error| EgressError::from_hyper(&error))?;
         connection.lift_head_limit();
+        secrets.receive(&subject, self.egress.secrets.as_deref(), &mut response);
         // The head is measured as the guest receives it; hyper limits only its own buffer.
         if head_bytes(response.headers()) > MAX_HEAD_BYTES {
             return Err(NetworkError::ResponseHead.into());
@@ -403,24 +432,44 @@ impl NetworkSession {
             return Ok(());
         }
         remove_overrides(request.headers_mut());
-        let sent = RequestTarget {
-            method: request.method().as_str(),
-            is_https: target.tls,
-            host: &target.host,
-            port: target.port,
-            path: request.uri().path(),
-        };
+        let sent = sent_target(request, target);
         self.reach.check_request(&sent).map_err(|layer| {
             let subject = format!("{} {target}{}", sent.method, sent.path);
             self.deny_by(layer, DenialReason::RequestNotDeclared, &subject)
         })
     }
 
-    /// Refuses a direct connection if the tool declares its requests, which says nothing of bytes, or if the
-    /// run's file changes wait for a decision: the bytes that it sends could not be taken back with them.
+    /// The secrets that a request gets, as it is sent. Removes the fields in which a server could find another
+    /// request from one that gets any.
+    fn plan_secrets(
+        &self,
+        request: &mut Request<Body>,
+        target: &Target,
+    ) -> Result<SecretPlan<'_>, EgressError> {
+        let planned = self.secrets.plan(&sent_target(request, target));
+        let subject = || format!("{target}{}", request.uri().path());
+        let plan = planned.map_err(|refusal| self.deny_secret(&refusal, &subject()))?;
+        if !plan.is_empty() {
+            remove_overrides(request.headers_mut());
+        }
+        Ok(plan)
+    }
+
+    fn deny_secret(&self, refusal: &SecretRefusal, subject: &str) -> EgressError {
+        let SecretRefusal { name, reason, set_by } = refusal;
+        self.accounting().deny(*reason, *set_by, &format!("secret {name} for {subject}"));
+        EgressError::Denied(*reason)
+    }
+
+    /// Refuses a direct connection if the tool declares its requests, which says nothing of bytes, if the run has
+    /// secrets, which are set only in requests, or if the run's file changes wait for a decision: the bytes that
+    /// it sends could not be taken back with them.
     pub(super) fn check_may_connect(&self, subject: &str) -> Result<(), EgressError> {
         if let Some(layer) = self.reach.requests_set_by() {
             return Err(self.deny_by(layer, DenialReason::RequestNotDeclared, subject));
+        }
+        if self.secrets.may_be_used() {
+            return Err(self.deny(DenialReason::SecretPlace, subject));
         }
         match self.effects {
             FileEffects::Direct | FileEffects::Atomic => Ok(()),
@@ -717,6 +766,17 @@ fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Eg
     parts.uri = path.parse::<Uri>().map_err(|_| NetworkError::Request)?;
     parts.version = http::Version::HTTP_11;
     Ok(Request::from_parts(parts, body))
+}
+
+/// A request as it is compared with declared requests and with those of secrets.
+fn sent_target<'a>(request: &'a Request<Body>, target: &'a Target) -> RequestTarget<'a> {
+    RequestTarget {
+        method: request.method().as_str(),
+        is_https: target.tls,
+        host: &target.host,
+        port: target.port,
+        path: request.uri().path(),
+    }
 }
 
 /// Removes the [`OVERRIDE_FIELDS`]. To servers that pass fields on as variables, `_` and `-` are the same.

@@ -114,7 +114,7 @@ impl Engine {
         }
         let mut offer = match claimed.approved_by {
             Some(_) => None,
-            None => self.passing.offer(&claimed.admitted, &claimed.loaded),
+            None => self.passing.offer(&claimed.admitted, &claimed.loaded, &self.settings.ceilings),
         };
         loop {
             let request = match self.next_turn(claimed, offer.as_ref(), sink).await {

@@ -103,6 +103,13 @@ impl Engine {
         }
     }
 
+    /// Reads every secret again before it is used next.
+    pub fn forget_secrets(&self) {
+        if let Some(egress) = &self.egress {
+            egress.forget_secrets();
+        }
+    }
+
     /// Ends a session of an agent, on behalf of its caller, or of an operator if `caller` is `None`. A turn
     /// that runs goes on, and is the last one. Returns `false` if there is no such session.
     pub fn end_session(&self, handle: SessionHandle, agent: &AgentDid, caller: Option<&str>) -> bool {

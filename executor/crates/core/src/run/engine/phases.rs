@@ -30,11 +30,13 @@ use a2g_sandbox::{Calls, Outside};
 use a2g_types::call::{Call, Door};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::SecretName;
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, CallUsage, End, Outcome, Receipt, Status};
 use a2g_types::session::{SessionEnd, SessionState, SessionTurn};
 use a2g_types::verdict::Verdict;
 use futures_util::FutureExt as _;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +117,7 @@ impl ClaimedCall {
         let Some(tool) = self.loaded.usable_tool(&call.tool) else {
             return Err(Fault::Internal("the tool of a claimed call is not in its catalogue".to_owned()));
         };
+        self.read_secrets(&tool.descriptor.capabilities.secrets).await?;
         let mut changes = engine.effects.stage(call, &permit, shared_files, &engine.settings).await?;
         let mut lease = engine.tool_sessions.begin_turn(call, &tool.descriptor, permit.grant())?;
         let session = lease.as_mut().map_or(SessionUse::None, SessionLease::begin);
@@ -128,6 +131,22 @@ impl ClaimedCall {
                 Err(refused_session_fault(call, reason))
             }
         }
+    }
+
+    /// Reads the secrets that the tool declares, so that nothing of it runs without one.
+    async fn read_secrets(&self, declared: &BTreeSet<SecretName>) -> Result<(), Fault> {
+        let Some(egress) = &self.engine.egress else { return Ok(()) };
+        for name in declared {
+            if let Err(error) = egress.read_secret(name).await {
+                tracing::warn!(secret = %name, %error, "a tool needs a secret that cannot be read");
+                let message = format!(
+                    "the secret `{name}` of `{}` cannot be read: `a2g-executor secret check` says why",
+                    self.call().tool
+                );
+                return Err(self.admitted.refusal(BlockedBy::SecretMissing, message));
+            }
+        }
+        Ok(())
     }
 
     /// The request for the run in this session, with the folders for its file changes if these are kept apart.

@@ -29,6 +29,7 @@ use crate::run::reserved_claim::ReservedClaim;
 use crate::run::slots::{IdleSlot, KeptSlot, Offer, PassOnRequest, Place, RunSlot, SlotTurn};
 use crate::run::trace::{self, Stopwatch};
 use crate::run::{Engine, LoadedCatalog, Membership, RunEventSink};
+use a2g_capability::Ceilings;
 use a2g_fleet::{CallSelection, EventMessages, FoundClaim, FoundState, TakeRequest};
 use a2g_govern::{Admission, Admitted, Granted, VerifiedVerdict, admit};
 use a2g_journal::{IntentSummary, KnownIntent, Stage, StageSource, content_hash};
@@ -37,7 +38,7 @@ use a2g_types::call::{Call, Priority};
 use a2g_types::fault::Fault;
 use a2g_types::node::{CallMessage, NodeName, PassedCall};
 use a2g_types::outcome::{AbortReason, Receipt};
-use a2g_types::tool::Digest;
+use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::verdict::Verdict;
 use events::{EventReceiver, MAX_UNSENT_EVENTS, PassedEvent, event_sink, send_events};
 use std::sync::Arc;
@@ -90,13 +91,19 @@ impl Passing {
         &self,
         admitted: &Admitted<Granted>,
         loaded: &LoadedCatalog,
+        ceilings: &Ceilings,
     ) -> Option<Offer> {
         let call = admitted.call();
         if !self.is_enabled || call.is_bound_to_node() || !admitted.may_run_elsewhere() {
             return None;
         }
-        let module = loaded.usable_tool(&call.tool)?.descriptor.digest;
-        Some(Offer { tool: call.tool.clone(), module: Some(module), returned_by: Vec::new() })
+        let Descriptor { digest, capabilities, .. } = &loaded.usable_tool(&call.tool)?.descriptor;
+        // Another node could lack a secret. Of a tool that declares it, that node would refuse the call.
+        let mut bound = ceilings.secrets.iter().filter(|binding| binding.is_for(&call.agent, &call.tool));
+        if bound.any(|binding| !capabilities.secrets.contains(binding.name())) {
+            return None;
+        }
+        Some(Offer { tool: call.tool.clone(), module: Some(*digest), returned_by: Vec::new() })
     }
 }
 

@@ -1,0 +1,649 @@
+//! Secrets in the requests of a run: values that the executor sets on the way out, and that no guest sees.
+//!
+//! ```text
+//! request ─ plan ─▶ the bindings that it fits ─ load ─▶ their values ─ TLS handshake ─ set ─▶ the request as it is sent
+//! ```
+//! A request gets a secret exactly if it is one of the binding's requests, whatever the guest has put at the place of
+//! the value. A value is set only when the server at the other end has proved its name, and only in the request that is
+//! sent then: a request that waits for a commit has none.
+
+use super::refusal::{EgressError, NetworkError};
+use super::{Body, Egress};
+use a2g_capability::{GrantedSecret, Rendering, RequestTarget, SecretPlace};
+use a2g_types::ident::SecretName;
+use a2g_types::limit::Layer;
+use a2g_types::outcome::{DenialReason, SecretUse, Usage};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// Minimum length of a value, in bytes: a shorter one could be guessed, and occurs by chance.
+const MIN_VALUE_BYTES: usize = 8;
+/// Maximum length of a value, in bytes.
+const MAX_VALUE_BYTES: usize = 8 << 10;
+/// Maximum size of a body in which a value is set, in bytes.
+const MAX_BODY_BYTES: usize = 1 << 20;
+/// Maximum number of cookies that are kept for one secret.
+const MAX_COOKIES: usize = 50;
+/// Maximum length of a kept cookie, name and value, in bytes.
+const MAX_COOKIE_BYTES: usize = 4 << 10;
+
+/// The value of a secret. It is never printed, cloned or serialized.
+pub struct SecretValue {
+    text: Zeroizing<String>,
+    version: String,
+}
+
+/// The reason why a text cannot be the value of a secret. It repeats nothing of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SecretValueError {
+    /// It is too short or too long.
+    #[error("its value has {0} bytes, and has to have 8 to 8192")]
+    Length(usize),
+    /// It has control characters, such as line ends.
+    #[error("its value has control characters, such as a line end in the middle")]
+    Control,
+}
+
+impl SecretValue {
+    /// A value, with a version that differs for each value and says nothing of it.
+    ///
+    /// # Errors
+    /// [`SecretValueError`] if no request could carry the value.
+    pub fn new(text: Zeroizing<String>, version: String) -> Result<Self, SecretValueError> {
+        if !(MIN_VALUE_BYTES..=MAX_VALUE_BYTES).contains(&text.len()) {
+            return Err(SecretValueError::Length(text.len()));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(SecretValueError::Control);
+        }
+        Ok(Self { text, version })
+    }
+
+    /// The version of the value, which reports name.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The text that is set at the place.
+    fn render(&self, rendering: &Rendering) -> Zeroizing<String> {
+        match rendering {
+            Rendering::Plain => self.text.clone(),
+            Rendering::Scheme(scheme) => Zeroizing::new(format!("{scheme} {}", *self.text)),
+            Rendering::Basic => {
+                let encoded = Zeroizing::new(STANDARD.encode(self.text.as_bytes()));
+                Zeroizing::new(format!("Basic {}", *encoded))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretValue").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// The value of a secret cannot be read. The message names the source and repeats nothing of its content.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SecretUnavailable(pub String);
+
+/// The future value of a secret.
+pub type SecretFuture = Pin<Box<dyn Future<Output = Result<Arc<SecretValue>, SecretUnavailable>> + Send>>;
+
+/// The values of the executor's secrets.
+pub trait SecretStore: Send + Sync {
+    /// The present value of a secret. Ends after a limited time.
+    fn value(self: Arc<Self>, name: SecretName) -> SecretFuture;
+
+    /// Reads a secret again before it is used next, because a server refused its value.
+    fn forget(&self, name: &SecretName);
+
+    /// Reads every secret again before it is used next.
+    fn forget_all(&self);
+}
+
+impl Egress {
+    /// The same network access, with the values that requests get.
+    #[must_use]
+    pub fn with_secrets(self, secrets: Arc<dyn SecretStore>) -> Self {
+        Self { secrets: Some(secrets), ..self }
+    }
+
+    /// Reads every secret again before it is used next.
+    pub fn forget_secrets(&self) {
+        if let Some(store) = &self.secrets {
+            store.forget_all();
+        }
+    }
+
+    /// The present value of a secret.
+    ///
+    /// # Errors
+    /// [`SecretUnavailable`] if it cannot be read.
+    pub async fn read_secret(&self, name: &SecretName) -> Result<Arc<SecretValue>, SecretUnavailable> {
+        match &self.secrets {
+            Some(store) => Arc::clone(store).value(name.clone()).await,
+            None => Err(SecretUnavailable(format!("this executor has no `[[secret]]` `{name}`"))),
+        }
+    }
+}
+
+/// The reason why a request that needs a secret is not sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SecretRefusal {
+    pub(super) name: SecretName,
+    pub(super) reason: DenialReason,
+    /// The layer that withholds the secret.
+    pub(super) set_by: Option<Layer>,
+}
+
+/// The secrets of one run.
+#[derive(Debug, Default)]
+pub(super) struct RunSecrets(Vec<RunSecret>);
+
+#[derive(Debug)]
+struct RunSecret {
+    granted: GrantedSecret,
+    state: Mutex<SecretState>,
+}
+
+#[derive(Debug)]
+struct SecretState {
+    used: SecretUse,
+    cookies: Vec<Cookie>,
+}
+
+/// A cookie that the guest did not get, with the authority that set it. `Debug` prints none of it.
+struct Cookie {
+    authority: String,
+    name: String,
+    value: Zeroizing<String>,
+}
+
+impl fmt::Debug for Cookie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cookie").finish_non_exhaustive()
+    }
+}
+
+impl RunSecrets {
+    pub(super) fn new(granted: &[GrantedSecret]) -> Self {
+        let secret = |granted: &GrantedSecret| {
+            let name = granted.binding.name().clone();
+            let used = SecretUse { name, versions: Vec::new(), uses: 0, without: 0, kept_cookies: 0 };
+            let state = Mutex::new(SecretState { used, cookies: Vec::new() });
+            RunSecret { granted: granted.clone(), state }
+        };
+        Self(granted.iter().map(secret).collect())
+    }
+
+    /// `true` if a request of the run may get a secret.
+    pub(super) fn may_be_used(&self) -> bool {
+        self.0.iter().any(|secret| secret.granted.withheld_by.is_none())
+    }
+
+    /// The use of each secret so far.
+    pub(super) fn usage(&self) -> Vec<SecretUse> {
+        self.0.iter().map(|secret| secret.state.lock().used.clone()).collect()
+    }
+
+    /// The secrets that a request gets, each of which is counted as used.
+    pub(super) fn plan(&self, target: &RequestTarget<'_>) -> Result<SecretPlan<'_>, SecretRefusal> {
+        let mut planned = Vec::new();
+        for secret in self.0.iter().filter(|secret| secret.granted.binding.is_at(target)) {
+            let GrantedSecret { binding, withheld_by } = &secret.granted;
+            if !target.is_https {
+                return Err(secret.refuse(DenialReason::SecretPlace));
+            }
+            if !binding.fits(target) {
+                let without = &mut secret.state.lock().used.without;
+                *without = without.saturating_add(1);
+                continue;
+            }
+            if withheld_by.is_some() {
+                return Err(secret.refuse(DenialReason::SecretWithheld));
+            }
+            planned.push(secret);
+        }
+        for secret in &planned {
+            let uses = &mut secret.state.lock().used.uses;
+            if *uses >= secret.granted.binding.max_uses() {
+                return Err(secret.refuse(DenialReason::SecretUses));
+            }
+            *uses += 1;
+        }
+        Ok(SecretPlan(planned))
+    }
+}
+
+impl RunSecret {
+    fn refuse(&self, reason: DenialReason) -> SecretRefusal {
+        let GrantedSecret { binding, withheld_by } = &self.granted;
+        SecretRefusal { name: binding.name().clone(), reason, set_by: *withheld_by }
+    }
+
+    fn place(&self) -> &SecretPlace {
+        self.granted.binding.place()
+    }
+}
+
+/// The secrets that one request gets. Only [`RunSecrets::plan`] makes one.
+pub(super) struct SecretPlan<'a>(Vec<&'a RunSecret>);
+
+impl<'a> SecretPlan<'a> {
+    /// The first secret of the request, as the reason why it cannot wait; `None` if it gets none.
+    pub(super) fn refuse_to_wait(&self) -> Option<SecretRefusal> {
+        self.0.first().map(|secret| secret.refuse(DenialReason::SecretPlace))
+    }
+
+    /// `true` if the request gets no secret.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Reads the values, and the body of the request if one of them is set there.
+    pub(super) async fn load(
+        self,
+        egress: &Egress,
+        request: Request<Body>,
+    ) -> Result<(LoadedSecrets<'a>, Request<Body>), LoadError> {
+        let mut loaded = Vec::new();
+        for secret in self.0 {
+            let name = secret.granted.binding.name();
+            match egress.read_secret(name).await {
+                Ok(value) => loaded.push((secret, value)),
+                Err(error) => {
+                    tracing::warn!(secret = %name, %error, "a request needs a secret that cannot be read");
+                    return Err(LoadError::Refused(secret.refuse(DenialReason::SecretUnavailable)));
+                }
+            }
+        }
+        let in_body = loaded.iter().find(|(secret, _)| matches!(secret.place(), SecretPlace::Body(_)));
+        let Some((first, _)) = in_body else {
+            return Ok((LoadedSecrets { secrets: loaded, document: None }, request));
+        };
+        let refusal = first.refuse(DenialReason::SecretPlace);
+        let (parts, body) = request.into_parts();
+        let read = if is_plain_json(&parts.headers) { read_body(body).await? } else { None };
+        let parsed = read.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        let Some(mut document) = parsed else { return Err(LoadError::Refused(refusal)) };
+        // Each place has to exist before anything is connected to.
+        let has_places = loaded.iter().all(|(secret, _)| match secret.place() {
+            SecretPlace::Body(path) => set_member(&mut document, path, String::new()).is_some(),
+            SecretPlace::Header(_) | SecretPlace::Query(_) => true,
+        });
+        if !has_places {
+            return Err(LoadError::Refused(refusal));
+        }
+        let empty = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
+        let secrets = LoadedSecrets { secrets: loaded, document: Some(document) };
+        Ok((secrets, Request::from_parts(parts, empty)))
+    }
+}
+
+/// The reason why the secrets of a request were not loaded.
+pub(super) enum LoadError {
+    Refused(SecretRefusal),
+    Failed(EgressError),
+}
+
+impl From<EgressError> for LoadError {
+    fn from(error: EgressError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The secrets that one request gets, with their values.
+pub(super) struct LoadedSecrets<'a> {
+    secrets: Vec<(&'a RunSecret, Arc<SecretValue>)>,
+    /// The body of the request, if a value is set in it.
+    document: Option<Value>,
+}
+
+impl LoadedSecrets<'_> {
+    /// Sets the values in a request to `authority`. Only for a connection to a server that has proved its name.
+    pub(super) fn set(&mut self, authority: &str, request: &mut Request<Body>) -> Result<(), EgressError> {
+        for (secret, value) in &self.secrets {
+            let text = value.render(secret.granted.binding.rendering());
+            match secret.place() {
+                SecretPlace::Header(name) => set_field(request.headers_mut(), name, &text)?,
+                SecretPlace::Query(name) => set_parameter(request, name, &text)?,
+                SecretPlace::Body(path) => {
+                    let document = self.document.as_mut().ok_or(NetworkError::Request)?;
+                    let was_set = set_member(document, path, text.to_string());
+                    was_set.ok_or(NetworkError::Request)?;
+                }
+            }
+            let mut state = secret.state.lock();
+            state.send_cookies(authority, request.headers_mut());
+            let versions = &mut state.used.versions;
+            if versions.len() < Usage::MAX_SECRET_VERSIONS
+                && !versions.iter().any(|one| one == value.version())
+            {
+                versions.push(value.version().to_owned());
+            }
+        }
+        if let Some(document) = self.document.take() {
+            let bytes = serde_json::to_vec(&document).map_err(|_| NetworkError::Request)?;
+            request.headers_mut().insert(header::CONTENT_LENGTH, bytes.len().into());
+            *request.body_mut() =
+                Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync();
+        }
+        Ok(())
+    }
+
+    /// Keeps what the answer has for later requests with the secrets, instead of giving it to the guest.
+    pub(super) fn receive<B>(
+        &self,
+        authority: &str,
+        store: Option<&dyn SecretStore>,
+        response: &mut Response<B>,
+    ) {
+        let is_refused = response.status() == StatusCode::UNAUTHORIZED;
+        let mut keeps_cookies = false;
+        for (secret, _) in &self.secrets {
+            let binding = &secret.granted.binding;
+            if let Some(store) = store.filter(|_| is_refused) {
+                store.forget(binding.name());
+            }
+            if binding.keeps_cookies() {
+                keeps_cookies = true;
+                secret.state.lock().keep_cookies(authority, response.headers());
+            }
+        }
+        if keeps_cookies {
+            response.headers_mut().remove(header::SET_COOKIE);
+        }
+    }
+}
+
+impl SecretState {
+    fn keep_cookies(&mut self, authority: &str, fields: &HeaderMap) {
+        for field in fields.get_all(header::SET_COOKIE) {
+            self.used.kept_cookies = self.used.kept_cookies.saturating_add(1);
+            let Ok(text) = field.to_str() else { continue };
+            let pair = text.split(';').next().unwrap_or_default();
+            let Some((name, value)) = pair.split_once('=').filter(|_| pair.len() <= MAX_COOKIE_BYTES) else {
+                continue;
+            };
+            let name = name.trim();
+            self.cookies.retain(|cookie| cookie.authority != authority || cookie.name != name);
+            if self.cookies.len() < MAX_COOKIES && !value.trim().is_empty() {
+                let value = Zeroizing::new(value.trim().to_owned());
+                self.cookies.push(Cookie { authority: authority.to_owned(), name: name.to_owned(), value });
+            }
+        }
+    }
+
+    /// Sends the kept cookies of this authority, in place of those of the guest.
+    fn send_cookies(&self, authority: &str, fields: &mut HeaderMap) {
+        let kept = self.cookies.iter().filter(|cookie| cookie.authority == authority);
+        let pairs = kept.map(|Cookie { name, value, .. }| format!("{name}={}", **value)).collect::<Vec<_>>();
+        if let Some(mut field) = HeaderValue::try_from(pairs.join("; ")).ok().filter(|_| !pairs.is_empty()) {
+            field.set_sensitive(true);
+            fields.insert(header::COOKIE, field);
+        }
+    }
+}
+
+/// Sets a header field in place of all that some server could read as it: to servers that pass fields on as variables,
+/// `_` and `-` are the same.
+fn set_field(fields: &mut HeaderMap, name: &str, text: &str) -> Result<(), EgressError> {
+    let plain = name.replace('_', "-");
+    let is_same = |one: &&HeaderName| one.as_str().replace('_', "-") == plain;
+    let same = fields.keys().filter(is_same).cloned().collect::<Vec<_>>();
+    for one in same {
+        fields.remove(one);
+    }
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| NetworkError::Request)?;
+    let mut field = HeaderValue::from_bytes(text.as_bytes()).map_err(|_| NetworkError::Request)?;
+    field.set_sensitive(true);
+    fields.insert(name, field);
+    Ok(())
+}
+
+/// Sets a parameter of the query in place of all with its name. The others stay byte for byte.
+fn set_parameter(request: &mut Request<Body>, name: &str, text: &str) -> Result<(), EgressError> {
+    let uri = request.uri();
+    let is_other = |pair: &&str| decode(pair.split('=').next().unwrap_or_default()) != name.as_bytes();
+    let others = uri.query().into_iter().flat_map(|query| query.split('&')).filter(is_other);
+    let mut target = Zeroizing::new(format!("{}?", uri.path()));
+    for pair in others.filter(|pair| !pair.is_empty()) {
+        target.push_str(pair);
+        target.push('&');
+    }
+    encode(name, &mut target);
+    target.push('=');
+    encode(text, &mut target);
+    *request.uri_mut() = target.parse::<Uri>().map_err(|_| NetworkError::RequestHead)?;
+    Ok(())
+}
+
+/// A part of a query as servers read it: `%` with two digits is a byte, and `+` is a space.
+fn decode(text: &str) -> Vec<u8> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let mut ahead = bytes.clone();
+        let mut digit = || char::from(ahead.next()?).to_digit(16);
+        let encoded = digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
+        match (byte, encoded) {
+            (b'%', Some(encoded)) => {
+                decoded.push(encoded);
+                bytes = ahead;
+            }
+            (b'+', _) => decoded.push(b' '),
+            (other, _) => decoded.push(other),
+        }
+    }
+    decoded
+}
+
+/// Percent-encodes all but the characters that are the same with and without it (RFC 3986, section 2.3).
+fn encode(text: &str, into: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            into.push_str(&format!("%{byte:02X}"));
+        }
+    }
+}
+
+/// `true` for a request whose body is a JSON document, and not an encoding of one.
+fn is_plain_json(fields: &HeaderMap) -> bool {
+    let kinds = fields.get_all(header::CONTENT_TYPE).iter().collect::<Vec<_>>();
+    let [kind] = kinds.as_slice() else { return false };
+    let text = kind.to_str().unwrap_or_default();
+    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = essence == "application/json" || essence.ends_with("+json");
+    is_json && !fields.contains_key(header::CONTENT_ENCODING)
+}
+
+/// The whole body; `None` if it is too long.
+async fn read_body(mut body: Body) -> Result<Option<Bytes>, EgressError> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let part = frame?.into_data().map_err(|_trailers| NetworkError::Request)?;
+        if whole.len().saturating_add(part.len()) > MAX_BODY_BYTES {
+            return Ok(None);
+        }
+        whole.extend_from_slice(&part);
+    }
+    Ok(Some(whole.freeze()))
+}
+
+/// Sets the member at a path; `None` if there is no object or list in which it could be. In a list, only an element that
+/// exists is set.
+fn set_member(document: &mut Value, path: &[String], text: String) -> Option<()> {
+    let (last, above) = path.split_last()?;
+    let mut parent = document;
+    for segment in above {
+        parent = match parent {
+            Value::Object(members) => members.get_mut(segment)?,
+            Value::Array(elements) => elements.get_mut(parse_index(segment)?)?,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
+        };
+    }
+    match parent {
+        Value::Object(members) => drop(members.insert(last.clone(), Value::String(text))),
+        Value::Array(elements) => *elements.get_mut(parse_index(last)?)? = Value::String(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
+    }
+    Some(())
+}
+
+/// An index in the one form that a JSON Pointer has.
+fn parse_index(segment: &str) -> Option<usize> {
+    segment.parse::<usize>().ok().filter(|index| index.to_string() == segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_capability::{DeclaredRequest, Host, RequestRule, SecretBinding, SecretParts, ToolRange};
+    use serde_json::json;
+
+    fn run_with(place: &str, max_uses: u32, withheld_by: Option<Layer>) -> RunSecrets {
+        let declared = DeclaredRequest::parse("GET https://api.example/v1/{id}").unwrap();
+        let binding = SecretBinding::new(SecretParts {
+            name: SecretName::parse("key").unwrap(),
+            tools: vec![ToolRange::parse("*").unwrap()],
+            agents: None,
+            requests: vec![RequestRule::from_declared(&declared).unwrap()],
+            place: SecretPlace::parse(place).unwrap(),
+            rendering: Rendering::Plain,
+            max_uses,
+            keeps_cookies: true,
+        });
+        RunSecrets::new(&[GrantedSecret { binding: Arc::new(binding.unwrap()), withheld_by }])
+    }
+
+    fn loaded(run: &RunSecrets) -> LoadedSecrets<'_> {
+        let value = SecretValue::new(Zeroizing::new("p&s w/d=1".to_owned()), "v1".to_owned()).unwrap();
+        LoadedSecrets { secrets: vec![(&run.0[0], Arc::new(value))], document: None }
+    }
+
+    fn request(uri: &str) -> Request<Body> {
+        let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
+        Request::get(uri).body(body).unwrap()
+    }
+
+    fn reason(planned: Result<SecretPlan<'_>, SecretRefusal>) -> Result<bool, DenialReason> {
+        planned.map(|plan| !plan.is_empty()).map_err(|refusal| refusal.reason)
+    }
+
+    #[test]
+    fn a_request_is_planned_counted_and_refused_by_its_binding() {
+        let host = Host::parse("api.example").unwrap();
+        let fitting = RequestTarget { method: "GET", is_https: true, host: &host, port: 443, path: "/v1/2" };
+        let run = run_with("query:key", 2, None);
+        assert_eq!(reason(run.plan(&fitting)), Ok(true));
+        assert_eq!(reason(run.plan(&RequestTarget { path: "/v1/2/3", ..fitting })), Ok(false));
+        assert_eq!(reason(run.plan(&RequestTarget { method: "POST", ..fitting })), Ok(false));
+        let plain = RequestTarget { is_https: false, port: 80, ..fitting };
+        assert_eq!(reason(run.plan(&plain)), Err(DenialReason::SecretPlace));
+        let other = Host::parse("other.example").unwrap();
+        assert_eq!(reason(run.plan(&RequestTarget { host: &other, ..plain })), Ok(false));
+        assert_eq!(reason(run.plan(&fitting)), Ok(true));
+        assert_eq!(reason(run.plan(&fitting)), Err(DenialReason::SecretUses));
+        let used = &run.usage()[0];
+        assert_eq!((used.uses, used.without), (2, 2));
+        let withheld = run_with("query:key", 2, Some(Layer::Condition));
+        let refusal = withheld.plan(&fitting).err().unwrap();
+        assert_eq!((refusal.reason, refusal.set_by), (DenialReason::SecretWithheld, Some(Layer::Condition)));
+        assert!(run.may_be_used() && !withheld.may_be_used() && !RunSecrets::default().may_be_used());
+    }
+
+    #[test]
+    fn a_parameter_replaces_each_one_of_its_name_and_no_other_byte() {
+        let run = run_with("query:key", 9, None);
+        for (uri, sent) in [
+            ("/v1/2", "/v1/2?key=p%26s%20w%2Fd%3D1"),
+            ("/v1/2?", "/v1/2?key=p%26s%20w%2Fd%3D1"),
+            ("/v1/2?a=%41&key=x&b", "/v1/2?a=%41&b&key=p%26s%20w%2Fd%3D1"),
+            ("/v1/2?k%65y=x&key&key=&KEY=y", "/v1/2?KEY=y&key=p%26s%20w%2Fd%3D1"),
+        ] {
+            let mut request = request(uri);
+            loaded(&run).set("https://api.example:443", &mut request).unwrap();
+            assert_eq!(request.uri().to_string(), sent, "{uri}");
+        }
+        assert_eq!(run.usage()[0].versions, ["v1"]);
+    }
+
+    #[test]
+    fn a_field_replaces_each_one_that_a_server_could_read_as_it() {
+        let run = run_with("header:x-api-key", 9, None);
+        let mut request = request("/v1/2");
+        for name in ["x-api-key", "x_api_key", "X-Api_Key", "x-api-key2"] {
+            request
+                .headers_mut()
+                .append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static("guest"));
+        }
+        loaded(&run).set("https://api.example:443", &mut request).unwrap();
+        assert_eq!(request.headers().len(), 2);
+        assert_eq!(request.headers()["x-api-key"], "p&s w/d=1");
+        assert!(request.headers()["x-api-key"].is_sensitive());
+    }
+
+    #[test]
+    fn cookies_stay_in_the_server_and_go_back_only_to_where_they_are_from() {
+        let run = run_with("header:x-api-key", 9, None);
+        let mut response = Response::new(());
+        for cookie in ["a=1; Path=/; HttpOnly", "b=2", "a=3", "c", "d=; Max-Age=0"] {
+            response.headers_mut().append(header::SET_COOKIE, HeaderValue::from_static(cookie));
+        }
+        loaded(&run).receive("https://api.example:443", None, &mut response);
+        assert!(response.headers().is_empty());
+        assert_eq!(run.usage()[0].kept_cookies, 5);
+        let sent_to = |authority: &str| {
+            let mut request = request("/v1/2");
+            request.headers_mut().insert(header::COOKIE, HeaderValue::from_static("guest=1"));
+            loaded(&run).set(authority, &mut request).unwrap();
+            request.headers()[header::COOKIE].to_str().unwrap().to_owned()
+        };
+        assert_eq!(sent_to("https://api.example:443"), "b=2; a=3");
+        assert_eq!(sent_to("https://other.example:443"), "guest=1");
+    }
+
+    #[test]
+    fn a_member_is_set_where_its_parent_exists() {
+        let set = |pointer: &str| {
+            let SecretPlace::Body(path) = SecretPlace::parse(pointer).unwrap() else { unreachable!() };
+            let mut document = json!({ "a": { "b": 1 }, "list": [1, { "c": 2 }] });
+            set_member(&mut document, &path, "x".to_owned()).map(|()| document)
+        };
+        assert_eq!(set("body:/new"), Some(json!({ "a": { "b": 1 }, "list": [1, { "c": 2 }], "new": "x" })));
+        assert_eq!(set("body:/a/b"), Some(json!({ "a": { "b": "x" }, "list": [1, { "c": 2 }] })));
+        assert_eq!(set("body:/list/1/c"), Some(json!({ "a": { "b": 1 }, "list": [1, { "c": "x" }] })));
+        assert_eq!(set("body:/list/0"), Some(json!({ "a": { "b": 1 }, "list": ["x", { "c": 2 }] })));
+        for pointer in ["body:/x/y", "body:/a/b/c", "body:/list/2", "body:/list/00", "body:/list/-"] {
+            assert_eq!(set(pointer), None, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn a_value_has_a_version_and_shows_nothing_else() {
+        let value = |text: &str| SecretValue::new(Zeroizing::new(text.to_owned()), "v1".to_owned());
+        assert_eq!(format!("{:?}", value("12345678").unwrap()), "SecretValue { version: \"v1\", .. }");
+        assert_eq!(value("1234567").err(), Some(SecretValueError::Length(7)));
+        assert_eq!(value(&"1".repeat(8193)).err(), Some(SecretValueError::Length(8193)));
+        assert_eq!(value("12345\n678").err(), Some(SecretValueError::Control));
+        let basic = value("user:password").unwrap().render(&Rendering::Basic);
+        assert_eq!(*basic, "Basic dXNlcjpwYXNzd29yZA==");
+        let bearer = value("12345678").unwrap().render(&Rendering::Scheme("Bearer".to_owned()));
+        assert_eq!(*bearer, "Bearer 12345678");
+    }
+}

@@ -1,0 +1,10 @@
+//! The values of an executor's secrets. Only the server's process reads them, and only [`a2g_sandbox::egress`] sets them
+//! in requests.
+
+mod source;
+mod vault;
+mod version;
+
+pub use source::SecretSource;
+pub use vault::Vault;
+pub use version::VersionKey;

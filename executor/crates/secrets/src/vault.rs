@@ -1,0 +1,207 @@
+//! The present values of all secrets, read again when they are due.
+
+use super::source::SecretSource;
+use super::version::VersionKey;
+use a2g_runtime::timer_now;
+use a2g_sandbox::egress::{SecretFuture, SecretStore, SecretUnavailable, SecretValue};
+use a2g_types::ident::SecretName;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// The time for which a failure is kept, and after which a value that a server refused is read again.
+const MIN_AGE: Duration = Duration::from_secs(1);
+
+/// The values of the secrets of one executor.
+#[derive(Debug)]
+pub struct Vault {
+    entries: BTreeMap<SecretName, Entry>,
+    key: VersionKey,
+}
+
+#[derive(Debug)]
+struct Entry {
+    source: SecretSource,
+    /// `true` if the value is to be read again before it is used next.
+    is_forgotten: AtomicBool,
+    /// The last read; locked while the source is read, so that a command runs once at a time.
+    last: Mutex<Option<LastRead>>,
+}
+
+#[derive(Debug)]
+struct LastRead {
+    at: Instant,
+    result: Result<Arc<SecretValue>, SecretUnavailable>,
+}
+
+impl Vault {
+    /// The values of these secrets, none of which is read yet.
+    #[must_use]
+    pub fn new(sources: impl IntoIterator<Item = (SecretName, SecretSource)>, key: VersionKey) -> Self {
+        let entry = |(name, source)| {
+            let entry = Entry { source, is_forgotten: AtomicBool::new(false), last: Mutex::new(None) };
+            (name, entry)
+        };
+        Self { entries: sources.into_iter().map(entry).collect(), key }
+    }
+
+    /// Reads a secret, unless its last value or failure is recent.
+    ///
+    /// # Ambient Authority
+    /// Reads the source of the secret.
+    ///
+    /// # Errors
+    /// [`SecretUnavailable`] if it cannot be read.
+    pub async fn read(&self, name: &SecretName) -> Result<Arc<SecretValue>, SecretUnavailable> {
+        let Some(entry) = self.entries.get(name) else {
+            return Err(SecretUnavailable(format!("this executor has no `[[secret]]` `{name}`")));
+        };
+        let mut last = entry.last.lock().await;
+        if let Some(read) = last.as_ref().filter(|read| entry.is_recent(read)) {
+            return read.result.clone();
+        }
+        entry.is_forgotten.store(false, Ordering::Relaxed);
+        let result = self.read_source(name, &entry.source).await.map_err(SecretUnavailable);
+        *last = Some(LastRead { at: timer_now(), result: result.clone() });
+        result
+    }
+
+    async fn read_source(
+        &self,
+        name: &SecretName,
+        source: &SecretSource,
+    ) -> Result<Arc<SecretValue>, String> {
+        let text = source.read().await?;
+        let version = self.key.version(name, &text);
+        let value = SecretValue::new(text, version);
+        value.map(Arc::new).map_err(|error| format!("the {source} cannot be used: {error}"))
+    }
+}
+
+impl Entry {
+    fn is_recent(&self, read: &LastRead) -> bool {
+        let age = timer_now().saturating_duration_since(read.at);
+        let max_age = match &read.result {
+            Ok(_) => self.source.refresh(),
+            Err(_) => Some(MIN_AGE),
+        };
+        let is_forgotten = self.is_forgotten.load(Ordering::Relaxed);
+        age < MIN_AGE || !is_forgotten && max_age.is_none_or(|max| age < max)
+    }
+
+    fn forget(&self) {
+        self.is_forgotten.store(true, Ordering::Relaxed);
+    }
+}
+
+impl SecretStore for Vault {
+    fn value(self: Arc<Self>, name: SecretName) -> SecretFuture {
+        Box::pin(async move { self.read(&name).await })
+    }
+
+    fn forget(&self, name: &SecretName) {
+        if let Some(entry) = self.entries.get(name) {
+            entry.forget();
+        }
+    }
+
+    fn forget_all(&self) {
+        self.entries.values().for_each(Entry::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::{Path, PathBuf};
+
+    fn name() -> SecretName {
+        SecretName::parse("key").unwrap()
+    }
+
+    fn vault(folder: &Path, source: SecretSource) -> Vault {
+        Vault::new([(name(), source)], VersionKey::open(&folder.join("secrets.key")).unwrap())
+    }
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn shell(script: &str) -> SecretSource {
+        let arguments = vec!["-c".to_owned(), script.to_owned()];
+        SecretSource::Command {
+            program: PathBuf::from("/bin/sh"),
+            arguments,
+            refresh: Duration::from_secs(300),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_has_to_be_private_and_to_have_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("value");
+        let source = SecretSource::File(path.clone());
+        let vault = vault(folder.path(), source.clone());
+        assert!(vault.read_source(&name(), &source).await.unwrap_err().contains("No such file"));
+        let mut versions = Vec::new();
+        for text in ["12345678\n", "12345678\r\n", "12345679"] {
+            write(&path, text, 0o600);
+            versions.push(vault.read_source(&name(), &source).await.unwrap().version().to_owned());
+        }
+        assert!(
+            versions[0] == versions[1] && versions[1] != versions[2],
+            "one line end is no part of the value"
+        );
+        let long = "1".repeat(2 << 20);
+        for (text, mode, reason) in [
+            ("12345678", 0o640, "other users may read"),
+            ("1234567", 0o600, "has 7 bytes"),
+            ("", 0o600, "has 0 bytes"),
+            ("12345678\n12345678", 0o600, "control characters"),
+            (&long, 0o600, "not a regular file of at most"),
+        ] {
+            write(&path, text, mode);
+            let error = vault.read_source(&name(), &source).await.unwrap_err();
+            assert!(error.contains(reason) && !error.contains("1234567"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_runs_once_until_its_value_is_due_or_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("runs");
+        let source = shell(&format!("echo x >> {}; echo 12345678", log.display()));
+        let vault = vault(folder.path(), source);
+        let runs = || std::fs::read_to_string(&log).unwrap().lines().count();
+        let first = vault.read(&name()).await.unwrap();
+        vault.forget_all();
+        assert!(Arc::ptr_eq(&first, &vault.read(&name()).await.unwrap()), "not again within a second");
+        assert_eq!(runs(), 1);
+        tokio::time::sleep(MIN_AGE).await;
+        assert!(!Arc::ptr_eq(&first, &vault.read(&name()).await.unwrap()));
+        vault.read(&name()).await.unwrap();
+        assert_eq!(runs(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_fails_or_floods_has_no_value() {
+        let folder = tempfile::tempdir().unwrap();
+        for (script, reason) in [
+            ("echo 12345678", ""),
+            ("test -z \"$CARGO\" && echo 12345678", ""),
+            ("echo 12345678; exit 3", "failed"),
+            ("yes 12345678", "more than 65536 bytes"),
+        ] {
+            let vault = vault(folder.path(), shell(script));
+            let error = vault.read(&name()).await.map_or_else(|error| error.to_string(), |_| String::new());
+            assert!(error.contains(reason) && error.is_empty() == reason.is_empty(), "{script}: {error}");
+        }
+        let missing = SecretName::parse("other").unwrap();
+        assert!(vault(folder.path(), shell("true")).read(&missing).await.is_err());
+    }
+}
