@@ -61,6 +61,12 @@ impl Tool {
         self
     }
 
+    /// Declares the secrets without which it does not run.
+    pub fn secrets(mut self, names: &[&str]) -> Self {
+        self.limits.push(("secrets".to_owned(), json!(names)));
+        self
+    }
+
     /// Declares a limit, such as `max_memory_mb`, `timeout_seconds` or `max_calls`.
     pub fn limit(mut self, name: &str, value: u64) -> Self {
         self.limits.push((name.to_owned(), value.into()));

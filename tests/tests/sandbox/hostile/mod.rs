@@ -73,6 +73,7 @@ mod residue;
 mod results;
 mod reuse;
 mod schemas;
+mod secrets;
 mod side;
 mod stop;
 mod time;

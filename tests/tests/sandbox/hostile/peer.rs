@@ -92,7 +92,7 @@ impl Peer {
     /// Reads a request over HTTP and answers it.
     pub(super) fn web(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
         Self::start_as(move |seen, stream| {
-            let request = request(stream);
+            let request = read_request(stream);
             seen.lock().unwrap().requests.push(request.clone());
             answer(&request, stream);
         })
@@ -140,14 +140,14 @@ impl Peer {
 /// Answers a request by this head. An answer before its request would end the connection.
 fn send_head(head: &str, stream: &mut TcpStream) {
     if !head.is_empty() {
-        request(stream);
+        read_request(stream);
         let _gone = stream.write_all(head.as_bytes());
     }
 }
 
 /// One request: its head, and the beginning of its body when it says how long that is. What follows stays in
 /// the stream.
-fn request(stream: &mut TcpStream) -> String {
+pub(super) fn read_request(stream: &mut impl Read) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
