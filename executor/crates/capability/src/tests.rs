@@ -9,6 +9,7 @@ use a2g_types::limit::{
 use a2g_types::quantity::MemoryLimit;
 use a2g_types::tool::CallTargets;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 fn tree(path: &str) -> Tree {
