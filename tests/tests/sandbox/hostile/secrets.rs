@@ -358,3 +358,31 @@ fn cookies_stay_in_the_server() {
     let again = send(&bench, &[get(&web, "/v1/1")]).send().success();
     assert!(!api.take_requests()[0].contains("\r\ncookie: "), "a run finds no cookie of another: {again:?}");
 }
+
+#[test]
+fn a_request_that_waits_has_the_value_only_when_it_is_sent() {
+    let api = Api::answering(OK);
+    let options = api.options(&[], &json!({})).set("ceilings.held_requests", 4);
+    let bench = Bench::start_tools(options, [tool()]);
+    let post = || {
+        let mut request = get(&api.at("web.test"), "/v1/1");
+        request["method"] = json!("POST");
+        request["fields"] = json!([["authorization", "guest"]]);
+        send(&bench, &[request]).condition("effects:staged")
+    };
+    let run = post().send().staged();
+    assert_eq!(answer(&run, 0)["status"], 202, "{run:?}");
+    let fields = &run.0["usage"]["effects"]["requests"][0]["fields"];
+    assert!(fields.to_string().contains("secret key in header:authorization"), "{fields}");
+    assert_nowhere(&bench, &run);
+    api.write("the-value-of-the-commit", 0o600);
+    std::thread::sleep(Duration::from_millis(1200));
+    bench.decide("a2g/commit", &run);
+    let request = api.take_requests().remove(0);
+    assert!(request.contains("\r\nauthorization: Bearer the-value-of-the-commit\r\n"), "{request}");
+    assert!(!request.contains("guest") && !request.contains(CANARY), "{request}");
+
+    let refused = post().condition("no_secrets").send().success();
+    assert_eq!(refused.reasons(), ["secret_withheld"], "{refused:?}");
+    assert_eq!(api.take_requests(), Vec::<String>::new());
+}

@@ -6,12 +6,13 @@
 //! ```
 
 use super::refusal::{EgressError, NetworkError};
+use super::secrets::RunSecrets;
 use super::session::NetworkSession;
 use super::target::Target;
 use super::{Body, Egress, NetworkBackend as _, Timeouts};
-use a2g_capability::{Ceilings, HostPattern, Reach};
+use a2g_capability::{Ceilings, GrantedSecret, HostPattern, Reach, RequestTarget};
 use a2g_runtime::spawn;
-use a2g_types::ident::AgentDid;
+use a2g_types::ident::{AgentDid, SecretName};
 use a2g_types::limit::{FileEffects, NetworkBudgets};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -85,6 +86,19 @@ pub struct HeldRequest {
     pub url: String,
     /// The header fields as they are sent, but for those that follow from the URL and the body.
     pub fields: Vec<(String, String)>,
+    /// The secrets that are set in it when it is sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<HeldSecret>,
+}
+
+/// A secret that is set in a request when it is sent. It has no value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldSecret {
+    /// The name of the secret.
+    pub name: SecretName,
+    /// The place where it is set, such as `header:authorization`.
+    pub place: String,
 }
 
 impl HeldRequest {
@@ -95,6 +109,21 @@ impl HeldRequest {
     pub fn target(&self) -> Result<HostPattern, EgressError> {
         let uri = self.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
         Ok(Target::parse(&uri)?.pattern())
+    }
+
+    /// The secrets with which it would be sent now, of those that are bound to the agent and the tool of the
+    /// run.
+    ///
+    /// # Errors
+    /// If the URL is not one that was checked, or a secret that it needs is withheld.
+    pub fn secrets_of(&self, granted: &[GrantedSecret]) -> Result<Vec<HeldSecret>, EgressError> {
+        let uri = self.url.parse::<Uri>().map_err(|_| NetworkError::Request)?;
+        let Target { tls, host, port } = &Target::parse(&uri)?;
+        let sent =
+            RequestTarget { method: &self.method, is_https: *tls, host, port: *port, path: uri.path() };
+        let secrets = RunSecrets::new(granted);
+        let plan = secrets.plan(&sent).map_err(|refusal| EgressError::Denied(refusal.reason))?;
+        Ok(plan.to_held())
     }
 }
 
@@ -159,7 +188,7 @@ async fn in_background<T: Send + 'static>(
 impl Egress {
     /// Sends a request that has waited, once, and returns the status of the answer. `agent` is that of the
     /// run, and `blocked` are the hosts that were blocked for the run. The host has to be one that `ceilings`
-    /// allow now. Redirects are not followed.
+    /// allow now. The request gets those of `secrets` that it fits. Redirects are not followed.
     ///
     /// # Errors
     /// [`EgressError`] if there is no answer. [`EgressError::may_have_arrived`] says whether the request was sent. A
@@ -169,6 +198,7 @@ impl Egress {
         agent: &AgentDid,
         ceilings: &Ceilings,
         blocked: Vec<HostPattern>,
+        secrets: &[GrantedSecret],
         request: &HeldRequest,
         body: Vec<u8>,
     ) -> Result<u16, EgressError> {
@@ -181,13 +211,14 @@ impl Egress {
             received_bytes: MAX_EXTRA_BYTES,
             ..NetworkBudgets::ZERO
         };
-        let session = NetworkSession::with_reach(
+        let session = NetworkSession::with_secrets(
             Arc::clone(self),
             agent.clone(),
             reach,
             budgets,
             FileEffects::Direct,
             None,
+            RunSecrets::new(secrets),
         );
         let message = make_message(request, body)?;
         let answer = timeout(MAX_SEND_TIME, session.send(message, Timeouts::default())).await;

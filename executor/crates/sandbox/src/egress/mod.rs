@@ -54,7 +54,7 @@ pub use address::{AllowedAddress, AllowedAddressError};
 #[cfg(feature = "egress")]
 pub use connection::{TlsError, client_config};
 #[cfg(feature = "egress")]
-pub use held::{BodyFile, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
+pub use held::{BodyFile, HeldRequest, HeldRequests, HeldSecret, MAX_HELD_BODY_BYTES};
 pub use refusal::{EgressError, NetworkError};
 #[cfg(feature = "egress")]
 pub use secrets::{SecretFuture, SecretStore, SecretUnavailable, SecretValue, SecretValueError};

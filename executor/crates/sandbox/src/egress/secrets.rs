@@ -7,6 +7,7 @@
 //! the value. A value is set only when the server at the other end has proved its name, and only in the request that is
 //! sent then: a request that waits for a commit has none.
 
+use super::held::HeldSecret;
 use super::refusal::{EgressError, NetworkError};
 use super::{Body, Egress};
 use a2g_capability::{GrantedSecret, Rendering, RequestTarget, SecretPlace};
@@ -243,9 +244,13 @@ impl RunSecret {
 pub(super) struct SecretPlan<'a>(Vec<&'a RunSecret>);
 
 impl<'a> SecretPlan<'a> {
-    /// The first secret of the request, as the reason why it cannot wait; `None` if it gets none.
-    pub(super) fn refuse_to_wait(&self) -> Option<SecretRefusal> {
-        self.0.first().map(|secret| secret.refuse(DenialReason::SecretPlace))
+    /// The secrets of a request that waits: it is sent with the values that they have then.
+    pub(super) fn to_held(&self) -> Vec<HeldSecret> {
+        let held = |secret: &&RunSecret| HeldSecret {
+            name: secret.granted.binding.name().clone(),
+            place: secret.place().to_string(),
+        };
+        self.0.iter().map(held).collect()
     }
 
     /// `true` if the request gets no secret.

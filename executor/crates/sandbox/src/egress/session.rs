@@ -3,7 +3,7 @@
 use super::address::is_allowed;
 use super::connection::{Connection, MeteredStream, ResponseBody, tls_and_http_handshake};
 use super::held::{
-    HELD_FILE_BYTES, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES, MAX_HELD_FIELD_BYTES,
+    HELD_FILE_BYTES, HeldRequest, HeldRequests, HeldSecret, MAX_HELD_BODY_BYTES, MAX_HELD_FIELD_BYTES,
     MAX_HELD_METHOD_BYTES, MAX_HELD_URL_BYTES, Spool, make_answer,
 };
 use super::refusal::{EgressError, NetworkError};
@@ -127,7 +127,8 @@ impl NetworkSession {
         Self::with_secrets(egress, agent, reach, budgets, effects, held, RunSecrets::default())
     }
 
-    fn with_secrets(
+    /// As [`Self::with_reach`], with secrets.
+    pub(super) fn with_secrets(
         egress: Arc<Egress>,
         agent: AgentDid,
         reach: Reach,
@@ -289,10 +290,7 @@ impl NetworkSession {
         self.check_rate_limit(&subject)?;
         if let Some(held) = held {
             // A value that is set now would be on the disk until the commit.
-            if let Some(refusal) = plan.refuse_to_wait() {
-                return Err(self.deny_secret(&refusal, &subject));
-            }
-            return self.hold(held, request, &target).await;
+            return self.hold(held, request, &target, plan.to_held()).await;
         }
         let loaded = plan.load(&self.egress, request).await;
         let (mut secrets, mut request) = loaded.map_err(|error| match error {
@@ -331,6 +329,7 @@ impl NetworkSession {
         held: Arc<dyn HeldRequests>,
         request: Request<Body>,
         target: &Target,
+        secrets: Vec<HeldSecret>,
     ) -> Result<Response<Body>, EgressError> {
         let subject = target.to_string();
         let (parts, mut body) = request.into_parts();
@@ -369,7 +368,7 @@ impl NetworkSession {
         if length.is_some_and(|length| length != bytes) {
             return Err(NetworkError::RequestBody.into());
         }
-        let number = spool.keep(held, HeldRequest { method, url, fields }).await?;
+        let number = spool.keep(held, HeldRequest { method, url, fields, secrets }).await?;
         Ok(make_answer(number))
     }
 

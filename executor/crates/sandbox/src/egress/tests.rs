@@ -275,9 +275,10 @@ async fn requests_that_may_wait_are_kept_whole_and_sent_once_later() {
     let (request, text) = kept.0.lock().pop().unwrap();
     assert!(kept.0.lock().is_empty());
     let fields = vec![("x-one".to_owned(), "1".to_owned())];
-    assert_eq!((&request, text == body), (&HeldRequest { method: "POST".into(), url, fields }, true));
+    let expected = HeldRequest { method: "POST".into(), url, fields, secrets: Vec::new() };
+    assert_eq!((&request, text == body), (&expected, true));
     let send = async |ceilings: &Ceilings| {
-        egress.send_held(&agent(), ceilings, Vec::new(), &request, b"sent".to_vec()).await
+        egress.send_held(&agent(), ceilings, Vec::new(), &[], &request, b"sent".to_vec()).await
     };
     assert_eq!(send(&Ceilings::closed()).await, Err(DenialReason::DomainNotAllowed.into()));
     let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };

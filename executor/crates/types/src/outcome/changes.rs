@@ -343,7 +343,8 @@ pub struct ShownRequest {
     pub method: String,
     /// The whole URL. What a person could not see is escaped.
     pub url: String,
-    /// The names of the header fields. Their values may be secrets.
+    /// The names of the header fields, whose values may be secrets; and the executor's secrets that are set in the
+    /// request when it is sent: `secret NAME in PLACE`.
     pub fields: Vec<String>,
     /// The size of the body in bytes.
     pub body_bytes: u64,

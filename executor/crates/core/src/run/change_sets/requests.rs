@@ -5,8 +5,9 @@
 
 use super::ChangeSets;
 use crate::run::effects::{HeldList, RequestEnd, StoredRequest};
-use a2g_capability::{Ceilings, HostClaims, HostPattern, Reach, ReachError};
+use a2g_capability::{Ceilings, GrantedSecret, HostClaims, HostPattern, Reach, ReachError};
 use a2g_sandbox::egress::EgressError;
+use a2g_types::limit::Layer;
 use a2g_types::outcome::{DenialReason, Receipt};
 use std::io;
 use std::pin::pin;
@@ -25,6 +26,8 @@ struct HostRules {
     blocked: Vec<HostPattern>,
     /// The operator's ceilings for the tool of the run.
     ceilings: Ceilings,
+    /// The secrets that are bound to its agent and tool.
+    secrets: Vec<GrantedSecret>,
 }
 
 impl ChangeSets {
@@ -36,9 +39,7 @@ impl ChangeSets {
         let rules = self.host_rules(run)?;
         for (number, stored) in (1..).zip(list.requests()) {
             self.check_host(&rules, stored).map_err(|reason| {
-                format!(
-                    "request {number} may not be sent: {reason}; discard them, or let that host be allowed"
-                )
+                format!("request {number} may not be sent: {reason}; discard them, or allow it again")
             })?;
         }
         Ok(())
@@ -55,7 +56,22 @@ impl ChangeSets {
         let policy = standing.map_err(|error| error.to_string())?;
         blocked.extend(policy.blocked.iter().cloned());
         let ceilings = self.settings.ceilings.for_tool(&run.tool).into_owned();
-        Ok(HostRules { policy, blocked, ceilings })
+        let secrets = self.secrets_of(run);
+        Ok(HostRules { policy, blocked, ceilings, secrets })
+    }
+
+    /// The secrets that are bound to the agent and the tool of a run, of which the agent's standing policy may
+    /// withhold some.
+    fn secrets_of(&self, Receipt { agent, tool, .. }: &Receipt) -> Vec<GrantedSecret> {
+        let policy = self.policies.standing().policy_of(agent);
+        let named = policy.and_then(|policy| policy.tools.get(tool)?.secrets.clone());
+        let bound = self.settings.ceilings.secrets.iter().filter(|binding| binding.is_for(agent, tool));
+        let granted = bound.map(|binding| {
+            let is_withheld = named.as_ref().is_some_and(|names| !names.contains(binding.name()));
+            let withheld_by = is_withheld.then_some(Layer::StandingPolicy);
+            GrantedSecret { binding: Arc::clone(binding), withheld_by }
+        });
+        granted.collect()
     }
 
     fn check_host(&self, rules: &HostRules, stored: &StoredRequest) -> Result<(), String> {
@@ -70,7 +86,7 @@ impl ChangeSets {
         }
         let reach = Reach::for_held_request(target.clone(), &rules.ceilings, rules.blocked.clone());
         let keys = match reach.check_pattern(&target) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return check_secrets(rules, stored),
             Err(ReachError::NotAllowed(_) | ReachError::AddressNotAllowed(_)) => {
                 "`network.allowed_domains`, or `network.tools` if that has the tool"
             }
@@ -124,7 +140,7 @@ impl ChangeSets {
             return failed("the operator allows no network now (`ceilings.network_allowed`)".to_owned());
         };
         let rules = self.host_rules(run).and_then(|rules| self.check_host(&rules, stored).map(|()| rules));
-        let HostRules { policy: _, blocked, ceilings } = match rules {
+        let HostRules { policy: _, blocked, ceilings, secrets } = match rules {
             Ok(rules) => rules,
             Err(reason) => return failed(reason),
         };
@@ -138,13 +154,24 @@ impl ChangeSets {
             Ok(body) => body,
             Err(error) => return failed(format!("it cannot be read, or noted on the disk ({error})")),
         };
-        let sending = egress.send_held(&run.agent, &ceilings, blocked, &stored.request, body);
+        let sending = egress.send_held(&run.agent, &ceilings, blocked, &secrets, &stored.request, body);
         match send_while(sending, may_go_on).await {
             Ok(Ok(status)) => RequestEnd::Sent { status },
             Ok(Err(error)) if error.may_have_arrived() => RequestEnd::Unknown { reason: error.to_string() },
             Ok(Err(error)) => failed(describe(error)),
             Err(reason) => RequestEnd::Unknown { reason },
         }
+    }
+}
+
+/// Checks that a request would be sent with the secrets that were shown, and no others.
+fn check_secrets(rules: &HostRules, stored: &StoredRequest) -> Result<(), String> {
+    match stored.request.secrets_of(&rules.secrets) {
+        Ok(secrets) if secrets == stored.request.secrets => Ok(()),
+        Ok(_) => {
+            Err("it would be sent with other secrets than were shown, as `[[secret]]` is now".to_owned())
+        }
+        Err(error) => Err(format!("it needs a secret that it does not get now ({error})")),
     }
 }
 

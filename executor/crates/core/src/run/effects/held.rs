@@ -9,7 +9,7 @@
 //! has no end may have arrived.
 
 use super::{make_folder, open_folder};
-use a2g_sandbox::egress::{BodyFile, HeldRequest, HeldRequests, MAX_HELD_BODY_BYTES};
+use a2g_sandbox::egress::{BodyFile, HeldRequest, HeldRequests, HeldSecret, MAX_HELD_BODY_BYTES};
 use a2g_types::outcome::ShownRequest;
 use a2g_types::tool::Digest;
 use a2g_types::visible_text::escape_invisible;
@@ -189,14 +189,19 @@ impl HeldList {
     /// The requests as people see them.
     pub(super) fn to_shown(&self) -> Vec<ShownRequest> {
         let mut left = MAX_SHOWN_FIELD_BYTES;
-        let shown = |StoredRequest { request, body: _, bytes, digest }: &StoredRequest| ShownRequest {
-            method: request.method.clone(),
-            url: escape_invisible(&request.url, usize::MAX),
-            fields: show_fields(&request.fields, &mut left),
-            body_bytes: *bytes,
-            body_digest: *digest,
-            // Receipts have these.
-            body: None,
+        let shown = |StoredRequest { request, body: _, bytes, digest }: &StoredRequest| {
+            // No name of a field has a space.
+            let set = |HeldSecret { name, place }: &HeldSecret| format!("secret {name} in {place}");
+            let secrets = request.secrets.iter().map(set);
+            ShownRequest {
+                method: request.method.clone(),
+                url: escape_invisible(&request.url, usize::MAX),
+                fields: show_fields(&request.fields, &mut left).into_iter().chain(secrets).collect(),
+                body_bytes: *bytes,
+                body_digest: *digest,
+                // Receipts have these.
+                body: None,
+            }
         };
         self.requests.iter().map(shown).collect()
     }
@@ -366,7 +371,7 @@ mod tests {
             held.file.write_all(body.as_bytes()).unwrap();
             let fields = vec![("cookie".to_owned(), "secret".to_owned())];
             let url = "https://a.example:443/\u{202e}".to_owned();
-            let request = HeldRequest { method: "POST".to_owned(), url, fields };
+            let request = HeldRequest { method: "POST".to_owned(), url, fields, secrets: Vec::new() };
             assert_eq!(store.keep(request, held).unwrap(), number);
         }
         store.finish().unwrap()
@@ -406,8 +411,12 @@ mod tests {
         assert!(!store.reserve(11) && store.reserve(10) && !store.reserve(1));
         let first = store.make_body().unwrap();
         let fields = vec![("x".to_owned(), "x".repeat(5 << 20))];
-        let request =
-            HeldRequest { method: "POST".to_owned(), url: "https://a.example:443/".to_owned(), fields };
+        let request = HeldRequest {
+            method: "POST".to_owned(),
+            url: "https://a.example:443/".to_owned(),
+            fields,
+            secrets: Vec::new(),
+        };
         store.keep(request, first).unwrap();
         assert!(store.finish().is_err());
     }
@@ -441,7 +450,9 @@ mod tests {
             file.file.write_all(body).unwrap();
             let fields = vec![("content-type".to_owned(), media_type.to_owned())];
             let url = "https://a.example:443/".to_owned();
-            store.keep(HeldRequest { method: "POST".to_owned(), url, fields }, file).unwrap();
+            store
+                .keep(HeldRequest { method: "POST".to_owned(), url, fields, secrets: Vec::new() }, file)
+                .unwrap();
         }
         let list = store.finish().unwrap().unwrap();
         let texts = list.read_body_texts().unwrap();
