@@ -227,7 +227,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         })?,
         Selection::Listed(_) => selection.install(workspace)?,
     };
-    tools::build_with_executor(workspace)?;
+    tools::build_for_tests(workspace)?;
     if selection.has_module("mcp_conformance") {
         tools::build_conformance_guests(workspace, &guests)?;
     }
@@ -295,7 +295,7 @@ fn share_out(tests: &mut Command) {
 /// The command `torture`: runs the tests of crashes one after another, with this number of crashes each.
 pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     setup::prepare_programs(workspace)?;
-    tools::build_with_executor(workspace)?;
+    tools::build_for_tests(workspace)?;
     let more = [
         "nested_calls::kills",
         "nested_calls::generated",

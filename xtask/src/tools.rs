@@ -42,6 +42,16 @@ const SHELL: &str = "run_shell";
 const MARK: &str = "# Laid out by `cargo xtask tools`; edit the source instead.\n";
 
 pub(crate) fn build_with_executor(workspace: &Workspace) -> Result<GuestCompilers> {
+    build_and_prepare(workspace, None)
+}
+
+/// As [`build_with_executor`], but compiles the tools into the cache of the tests, and not also into this user's.
+pub(crate) fn build_for_tests(workspace: &Workspace) -> Result<GuestCompilers> {
+    // The harness names this folder too.
+    build_and_prepare(workspace, Some(&workspace.target.join("test-cache")))
+}
+
+fn build_and_prepare(workspace: &Workspace, cache_home: Option<&Path>) -> Result<GuestCompilers> {
     let guests = setup::prepare(workspace)?;
     build(workspace, &guests)?;
     let is_first = !workspace.executor().exists();
@@ -49,12 +59,13 @@ pub(crate) fn build_with_executor(workspace: &Workspace) -> Result<GuestCompiler
     let mut cargo = workspace.cargo(&["build", "--locked", "-p", "a2g-executor"]);
     run::progress("Building", &format!("the executor{remark}"));
     run::show("build the executor", &mut cargo)?;
-    prepare(workspace)?;
+    prepare(workspace, cache_home)?;
     Ok(guests)
 }
 
-/// Compiles the tools into the cache that every command without `catalog.cache` uses.
-fn prepare(workspace: &Workspace) -> Result<()> {
+/// Compiles the tools into the cache that commands without `catalog.cache` use: this user's, or the one that they use
+/// when `XDG_CACHE_HOME` is `cache_home`.
+fn prepare(workspace: &Workspace, cache_home: Option<&Path>) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("a2g-prepare-").tempdir()?;
     let config = folder.path().join("executor.toml");
     // The definitions that this user has accepted are for other catalogues.
@@ -68,6 +79,7 @@ fn prepare(workspace: &Workspace) -> Result<()> {
     fs::write(&config, text)?;
     let mut command = Command::new(workspace.executor());
     command.args(["tool", "prepare", "--config"]).arg(&config);
+    command.envs(cache_home.map(|home| ("XDG_CACHE_HOME", home)));
     run::show("compile the tools", &mut command)
 }
 
