@@ -1,6 +1,6 @@
 //! `a2g-executor serve` in a temporary folder of its own.
 
-use super::{Catalogue, HttpClient, Process, Server, WebSocketClient, cache, program, tools};
+use super::{Catalogue, HttpClient, Process, Server, WebSocketClient, cache, program, small_tools};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn tested_isolation() -> String {
 
 /// Options of an executor under test.
 ///
-/// By default: a free port of loopback, the tools of the repository, `/workspace` in a folder of
+/// By default: a free port of loopback, the [`small_tools`], `/workspace` in a folder of
 /// its own as the only scope, the built-in governor with its default policy, reports in a file, and
 /// `--insecure-accept-unsigned`, so that `a2g/execute` runs.
 pub struct Options {
@@ -49,7 +49,7 @@ impl Options {
             "server": { "listen": "127.0.0.1:0" },
             "executor": { "isolation": isolation() },
             "governor": {},
-            "catalog": { "tools": tools(), "cache": cache() },
+            "catalog": { "tools": small_tools(), "cache": cache() },
             "ceilings": { "filesystem_scope": ["/workspace/**"] },
         });
         let arguments = Vec::new();

@@ -63,8 +63,8 @@ mod web_socket;
 pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake};
 pub use binary::{
     INTERPRETERS, SHELL, cache, cache_home, client_folder, clients, collection, guest, guest_wasip2,
-    has_interpreter, program, run, run_in, run_to_end, run_to_end_within, run_with_input, seeds, state,
-    tools, vectors,
+    has_interpreter, program, run, run_in, run_to_end, run_to_end_within, run_with_input, seeds, small_tools,
+    state, tools, vectors,
 };
 pub use browser::{
     Accessibility, Browser, Cookie, Finding, PageReport, Scheme, Visit, browser_or_skip, rules,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
 
-/// A folder with a configuration for the repository's tools, in which commands run.
+/// A folder with a configuration for the small tools of the repository, in which commands run.
 pub(super) struct CommandFolder {
     folder: TempDir,
     config: String,
@@ -15,7 +15,7 @@ pub(super) struct CommandFolder {
 
 impl CommandFolder {
     pub(super) fn new() -> Self {
-        Self::with(&tools())
+        Self::with(&small_tools())
     }
 
     pub(super) fn with(catalogue: &Path) -> Self {
