@@ -148,14 +148,14 @@ const HOSTILE_SETTINGS: [HostileSetting; 2] = [
     HostileSetting {
         isolation: "inline",
         name: "hostile guests, inside the server",
-        // These set their own isolation.
-        same: &["isolation", "reuse"],
+        // These set their own isolation, or compare arguments with a schema before anything runs.
+        same: &["isolation", "layout", "reuse", "schemas", "users"],
     },
     HostileSetting {
         isolation: "reused",
         name: "hostile guests, in reused processes",
         // A run with a network or with calls has a process of its own. The others set their own isolation, or run no guest.
-        same: &["fetch", "modules", "programs", "reuse", "schemas", "wasip2_sockets"],
+        same: &["fetch", "modules", "programs", "reuse", "schemas", "users", "wasip2_sockets"],
     },
 ];
 
