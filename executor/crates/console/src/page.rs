@@ -352,3 +352,21 @@ pub(super) fn set_by(layer: Layer) -> &'static str {
 pub(super) fn status(status: &str) -> Markup {
     html! { span.status data-status=(status) { (status) } }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn numbers_have_units_and_plurals() {
+        let counts = [0_u64, 1, 2].map(|count| counted(count, "call"));
+        assert_eq!(counts, ["0 calls", "1 call", "2 calls"]);
+        let sizes = [0, 1, 1_023, 1_024, 12_800, 1 << 20, 3 << 19].map(byte_size);
+        assert_eq!(sizes, ["0 bytes", "1 byte", "1023 bytes", "1 KB", "12.5 KB", "1 MB", "1.5 MB"]);
+        let left = [0, 1, 119, 120, 7_199, 7_200].map(duration);
+        assert_eq!(left, ["expired", "in 1 s", "in 119 s", "in 2 min", "in 119 min", "in 2 h"]);
+        let took = [3_200, 1_500_000, 725_000_000].map(|micros| elapsed(Duration::from_micros(micros)));
+        assert_eq!(took, ["3.2 ms", "1.50 s", "12 min 5 s"]);
+    }
+}
