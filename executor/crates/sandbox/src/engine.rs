@@ -255,3 +255,29 @@ impl Drop for TickerGuard {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ticker_sleeps_while_no_guest_runs() {
+        let engine = compiler_engine(CodeFeatures::default()).unwrap();
+        for concurrent in [1, 2] {
+            let ticker = Ticker::new(&engine, concurrent);
+            let is_asleep = || *ticker.state.is_asleep.lock();
+            let guard = ticker.keep_awake().unwrap();
+            std::thread::sleep(TICK * (2 * ticker.max_idle_ticks + 100));
+            assert!(!is_asleep(), "it sleeps while a guest runs");
+            drop(guard);
+            let is_asleep_after_a_tick = |_| {
+                std::thread::sleep(TICK);
+                is_asleep()
+            };
+            // A busy machine takes longer than the ticks for which a shared ticker goes on.
+            assert!((0..20_000).any(is_asleep_after_a_tick), "it goes on without a guest");
+            let _guard = ticker.keep_awake().unwrap();
+            assert!(!is_asleep(), "it sleeps although a guest has begun");
+        }
+    }
+}
