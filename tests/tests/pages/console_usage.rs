@@ -176,7 +176,8 @@ fn narrower_limits_are_for_those_who_see_the_runs() {
 
 #[test]
 fn the_overview_says_what_was_verified() {
-    let executor = Executor::start(Options::new());
+    let reused = if isolation() == "process" { json!(["hash_file"]) } else { json!([]) };
+    let executor = Executor::start(Options::new().set("executor.reuse", json!({ "tools": reused })));
     for n in 0..3 {
         result(&executor.rpc("a2g/intent", &intent("write_file", write(&format!("{n}"), "text"))));
     }
@@ -190,6 +191,7 @@ fn the_overview_says_what_was_verified() {
     let doctor = executor.home().run(&["doctor", "--json"]);
     let page = client.get("/console").1;
     if isolation() == "process" {
+        assert!(page.contains("Processes of hash_file are reused"), "{page}");
         let rows: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
         // The rows about the configuration are elsewhere on the page.
         let of_configuration = [json!("process-for-each-run"), json!("journal-durability")];
