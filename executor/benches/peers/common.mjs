@@ -93,16 +93,23 @@ async function tryControl(attempt, action) {
 }
 
 async function tryOut(attempt, action, port) {
-  const seconds = action === "loop" ? 1 : 10;
+  const seconds = { loop: 1, throttle: 3 }[action] ?? 10;
   const result = { output: "", error: "" };
   let started = Date.now();
-  const begin = () => (started = Date.now());
+  let used = process.cpuUsage();
+  const begin = () => {
+    started = Date.now();
+    used = process.cpuUsage();
+  };
   try {
-    result.output = String(await attempt(action, port, seconds, begin));
+    result.output = String(await attempt(action === "throttle" ? "loop" : action, port, seconds, begin));
   } catch (error) {
     result.error = String(error).slice(0, 500);
   }
   result.seconds = (Date.now() - started) / 1000;
+  // The share of a core of all threads, with the start of what does not call `begin`.
+  const { user, system } = process.cpuUsage(used);
+  result.cpu = (user + system) / 1e6 / result.seconds;
   // A connection that was begun is seen by then.
   if (action === "connect") await new Promise((resolve) => setTimeout(resolve, 500));
   return result;

@@ -1,4 +1,5 @@
-"""This executor as a server on this machine: for each run one call of `a2g/execute` over HTTP, with a verdict."""
+"""This executor as a server on this machine: for each run one call of `a2g/execute`, with a verdict, over HTTP or the
+server's standard streams."""
 
 import atexit
 import functools
@@ -18,6 +19,7 @@ import science
 
 ISOLATION, JOURNAL = os.environ["PEERS_VARIANT"].split(", journal ")
 EXECUTOR = os.environ["PEERS_EXECUTOR"]
+IS_OVER_STDIO = "over stdio" in ISOLATION
 LOCAL = threading.local()  # has a connection for each client
 # The configuration and the catalogue of science Python.
 IS_SCIENCE = "PEERS_SCIENCE" in os.environ
@@ -47,13 +49,15 @@ def configure():
             '[capabilities]\nfilesystem = "read"\nnetwork = false\nmax_memory_mb = 64\ntimeout_seconds = 30\n'
         )
     features = "exceptions = true\n" if IS_SCIENCE else ""
-    isolation = "inline" if ISOLATION == "inline" else "process"
+    isolation = "inline" if "inline" in ISOLATION else "process"
+    durability = "process-crash" if JOURNAL == "not synced" else "power-loss"
     reuse = '[executor.reuse]\ntools = ["guest", "run_python", "run_javascript"]\n' if "reused" in ISOLATION else ""
     with open(f"{folder}/executor.toml", "w") as file:
         file.write(
             f'[executor]\nisolation = "{isolation}"\n{reuse}'
             f'[catalog]\ntools = "{folder}/tools"\ncache = "{os.path.dirname(common.STATE)}/cache"\n{features}'
-            f'[journal]\npath = "{journal}/journal.db"\n[ceilings]\nfilesystem_scope = ["/data/**"]\nmax_memory_mb = 1024\n'
+            f'[journal]\npath = "{journal}/journal.db"\ndurability = "{durability}"\n'
+            '[ceilings]\nfilesystem_scope = ["/data/**"]\nmax_memory_mb = 1024\n'
             f'[[mount]]\nguest = "/data"\nhost = "{common.DATA}"\n'
         )
     return folder
@@ -64,23 +68,45 @@ FOLDER = configure()
 subprocess.run([EXECUTOR, "config", "check", "--config", f"{FOLDER}/executor.toml"], stdout=subprocess.DEVNULL, check=True)
 
 
+def start(*words, **streams):
+    """Starts a server, which ends with this process."""
+    command = [EXECUTOR, "serve", "--insecure-accept-unsigned", "--config", f"{FOLDER}/executor.toml", *words]
+    environment = {**os.environ, "RUST_LOG": "a2g=warn,a2g_executor::cli=info"}
+    with open(f"{FOLDER}/log", "w") as log:
+        server = subprocess.Popen(command, stderr=log, env=environment, **streams)
+    atexit.register(lambda: (server.terminate(), server.wait()))
+    return server
+
+
 @functools.cache
 def serve():
     """Starts the server, and returns its address."""
-    command = [EXECUTOR, "serve", "--insecure-accept-unsigned", "--config", f"{FOLDER}/executor.toml"]
-    log = f"{FOLDER}/log"
-    with open(log, "w") as file:
-        environment = {**os.environ, "RUST_LOG": "a2g=warn,a2g_executor::cli=info"}
-        server = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=file, env=environment)
-    atexit.register(lambda: (server.terminate(), server.wait()))
+    server = start("--listen", "127.0.0.1:0")
     while True:
-        with open(log) as file:
+        with open(f"{FOLDER}/log") as file:
             if "listens on" in (text := file.read()):
                 address, port = text.split("http://", 1)[1].split("/")[0].split()[0].rsplit(":", 1)
                 return address, int(port)
         if server.poll() is not None:
             raise SystemExit(text)
         time.sleep(0.01)
+
+
+@functools.cache
+def serve_this_process():
+    """Starts the server, and returns the streams to it and from it."""
+    server = start("--stdio", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return server.stdin, server.stdout
+
+
+def write_line(body):
+    """Sends a request as a line, and returns the line of the answer."""
+    requests, answers = serve_this_process()
+    requests.write(f"{body}\n".encode())
+    requests.flush()
+    if not (answer := answers.readline()):
+        raise ConnectionError("the server has ended")
+    return answer
 
 
 def post(body):
@@ -110,7 +136,8 @@ def run(tool, arguments, memory=common.MEMORY_MB, seconds=30, cpu=None, intent=N
     call = {"agent_did": "did:a2g:bench:1.0:x", "intent_id": intent, "tool": tool, "arguments": arguments}
     params = {"intent": call, "verdict": {**verdict, "expires_at": "2999-01-01T00:00:00Z"}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "a2g/execute", "params": params})
-    while b"is being prepared" in (answer := post(body)):
+    send = write_line if IS_OVER_STDIO else post
+    while b"is being prepared" in (answer := send(body)):
         time.sleep(0.1)
     result = json.loads(answer).get("result", {})
     if result.get("status") != "SUCCESS":
@@ -140,6 +167,7 @@ def call(workload):
 
 
 VERSION = subprocess.run([EXECUTOR, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-FRESH = "a store, in a thread" if ISOLATION == "inline" else "a store, in a process"
+FRESH = "a store, in a thread" if "inline" in ISOLATION else "a store, in a process"
 WORKLOADS = {name: lambda name=name: call(name) for name in ["json", "list", *CODE]}
-common.main(VERSION, FRESH, WORKLOADS, attempt, ("memory", "time", "cpu"), record)
+CLIENTS = 0 if IS_OVER_STDIO else common.CLIENTS  # the streams are those of one client
+common.main(VERSION, FRESH, WORKLOADS, attempt, ("memory", "time", "cpu"), record, CLIENTS)

@@ -14,7 +14,7 @@ import capsule_adapter
 
 import common
 
-SECONDS = (1, 10, 30)
+SECONDS = (1, 3, 10, 30)
 TASK = f"""import contextlib
 import io
 from capsule import task

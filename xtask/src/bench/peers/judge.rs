@@ -49,7 +49,10 @@ const CPU_SHARES: std::ops::RangeInclusive<f64> = 0.02..=0.15;
 pub(super) enum Verdict {
     Kept,
     NotKept(&'static str),
+    /// There is nothing to set, and a program had more than the limit.
     NoSetting,
+    /// There is nothing to set, and the program was stopped all the same.
+    KeptUnset,
     /// Even an empty program does not run under the limit.
     NotTried,
 }
@@ -60,7 +63,17 @@ impl Verdict {
             Self::Kept => "yes".to_owned(),
             Self::NotKept(reason) => format!("no ({reason})"),
             Self::NoSetting => "no (no setting)".to_owned(),
+            Self::KeptUnset => "yes (no setting)".to_owned(),
             Self::NotTried => "– (nothing runs)".to_owned(),
+        }
+    }
+
+    /// The verdict on a peer that has no setting for the limit that was tried.
+    fn without_setting(self) -> Self {
+        match self {
+            Self::Kept | Self::KeptUnset => Self::KeptUnset,
+            Self::NotKept(_) | Self::NoSetting => Self::NoSetting,
+            Self::NotTried => Self::NotTried,
         }
     }
 }
@@ -79,6 +92,16 @@ pub(super) fn attempt(place: &Place, peer: &Peer, check: &Check) -> Result<Verdi
     let mut log = fs::OpenOptions::new().append(true).open(script::log(place, peer, &words))?;
     writeln!(log, "verdict on {}: {}", check.title, verdict.show())?;
     Ok(verdict)
+}
+
+/// Tries to break a limit that a peer has no setting for. A record that no script can look for is not tried.
+pub(super) fn attempt_unset(place: &Place, peer: &Peer, check: &Check) -> Result<Verdict> {
+    match check.kind {
+        Kind::Record => Ok(Verdict::NoSetting),
+        Kind::Memory | Kind::Time | Kind::CpuRate | Kind::Files | Kind::Network => {
+            Ok(attempt(place, peer, check)?.without_setting())
+        }
+    }
 }
 
 fn decide(kind: Kind, attempted: &Result<Value, Failure>, is_connected: bool, secret: &str) -> Verdict {
@@ -150,5 +173,16 @@ mod tests {
             decide(Kind::Time, &Err(Failure::StillRan), false, secret),
             Verdict::NotKept("it went on")
         );
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_set_is_named_as_such_whatever_came_of_the_attempt() {
+        for (verdict, shown) in [
+            (Verdict::Kept, "yes (no setting)"),
+            (Verdict::NotKept("it got 1 GB"), "no (no setting)"),
+            (Verdict::NotTried, "– (nothing runs)"),
+        ] {
+            assert_eq!(verdict.without_setting().show(), shown);
+        }
     }
 }
