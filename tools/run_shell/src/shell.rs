@@ -16,7 +16,7 @@ use crate::folders;
 
 /// A script with a longer output is refused: all of it has to fit into one answer.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
-/// The depth of functions and of scripts that run scripts. bashkit allows no more.
+/// The depth of functions and of `source`. bashkit allows no more, and `sh` and `bash` 8.
 const MAX_DEPTH: usize = 16;
 /// The depth of nested syntax. The stack of a run holds some more.
 const MAX_SYNTAX_DEPTH: usize = 100;
