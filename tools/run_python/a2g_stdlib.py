@@ -118,6 +118,8 @@ def refuse_processes():
     concurrent.futures.ProcessPoolExecutor = refuse
     for name in ("fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp", "execv", "execve", "spawnv"):
         setattr(os, name, refuse)
+    # Modules that find `fork` call this too when they are imported.
+    os.register_at_fork = lambda **_: None
     subprocess.Popen.__init__ = refuse
 
 

@@ -72,8 +72,6 @@ fn programs_use_the_scientific_packages() {
     let output = &answer["result"]["result"];
     assert_eq!((&output["result"], &output["text"]), (&Value::Null, &json!("   a  a\n0  1  2")), "{answer}");
     assert!(output["note"].to_string().contains("is of type DataFrame"), "{answer}");
-    let answer = run(&executor, "import requests", MEMORY_MB);
-    assert!(answer.to_string().contains("call a tool for the network"), "{answer}");
     // The tool was made with fixed random bytes.
     let drawn = ["import random\nrandom.random()", "import numpy as np\nnp.random.rand()"].map(|code| {
         [0, 1].map(|_| {
@@ -81,6 +79,7 @@ fn programs_use_the_scientific_packages() {
         })
     });
     assert!(drawn.iter().all(|[first, second]| first != second), "{drawn:?}");
+    likely_mistakes_are_told_what_to_do(&executor);
     artifacts_are_returned(&executor);
     a_session_keeps_names_and_returns_new_artifacts(&executor);
     named_programs_give_their_results(&executor);
@@ -147,6 +146,33 @@ fn is_near(found: &Value, expected: &Value) -> bool {
 fn dimensions(picture: &[u8]) -> [u32; 2] {
     assert_eq!(&picture[..8], b"\x89PNG\r\n\x1a\n");
     [16, 20].map(|at| u32::from_be_bytes(picture[at..at + 4].try_into().expect("four bytes")))
+}
+
+/// The mistakes of `tests/transcripts/first-calls.txt`, which the hostile programs do not have.
+fn likely_mistakes_are_told_what_to_do(executor: &Executor) {
+    for (code, words) in [
+        ("import requests", "call a tool for the network"),
+        ("import pandas as pd\npd.read_csv('https://example.test/a.csv')", "call a tool for the network"),
+        ("from urllib.request import urlopen\nurlopen('http://example.test')", "call a tool for the network"),
+        ("import tensorflow", "nothing can be installed: it has Python's standard library, numpy, pandas"),
+        ("!pip install requests", "a program is Python alone"),
+        ("import subprocess\nsubprocess.check_output(['pip', 'install', 'x'])", "nothing can be installed"),
+        ("import os\nos.system('ls')", "run_python starts no processes"),
+        (
+            "from concurrent.futures import ThreadPoolExecutor as P\nP().submit(print)",
+            "tools.parallel([...])",
+        ),
+        ("frame.head()", "a run has nothing of the runs before it"),
+        ("open('none.csv')", "the working folder is '/workspace'"),
+        ("open('/etc/passwd')", "the files that were granted to this run do not include it"),
+        ("name = input('name? ')", "there is nobody to ask"),
+        ("tools.read(path='/workspace/sales.csv')", "there is no tool `read`"),
+        ("await tools.read_file(path='/workspace/sales.csv')", "so leave out `await`"),
+        ("'x' * 5_000_000", "print and return less"),
+    ] {
+        let answer = run(executor, code, MEMORY_MB);
+        assert!(answer["error"].is_object() && answer.to_string().contains(words), "{code}: {answer}");
+    }
 }
 
 fn artifacts_are_returned(executor: &Executor) {

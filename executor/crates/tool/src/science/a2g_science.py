@@ -13,15 +13,11 @@ import a2g_door
 import a2g_files
 import a2g_json
 import a2g_program
+import a2g_stdlib
 import a2g_tools
 
-NO_THREADS = "run_python has no threads: to call several tools at once, use tools.parallel([...])"
-NO_NETWORK = "run_python has no sockets: call a tool for the network, such as tools.http_fetch(url=...)"
-NO_PROCESSES = "run_python starts no processes: use Python's libraries, or a tool of tools.list()"
 NO_MODULE = "run_python does not have the module `{}`, and nothing can be installed: it has Python's standard library, \
 numpy, pandas, scipy, sklearn, statsmodels, matplotlib, seaborn, PIL, lxml, openpyxl, bs4, sympy, networkx, yaml, jinja2"
-NEEDS_NETWORK = {"ssl", "_ssl", "_socket", "requests", "httpx", "aiohttp", "urllib3"}
-NEEDS_PROCESSES = {"_posixsubprocess", "_multiprocessing", "_posixshmem", "_interpreters", "pty"}
 PICTURES = {"gif", "jpeg", "jpg", "pdf", "png", "svg", "webp"}
 
 
@@ -31,10 +27,10 @@ class Missing:
     @staticmethod
     def find_spec(name, path=None, target=None):
         root = name.partition(".")[0]
-        if root in NEEDS_NETWORK:
-            message = NO_NETWORK
-        elif root in NEEDS_PROCESSES:
-            message = NO_PROCESSES
+        if root in a2g_stdlib.NEEDS_NETWORK:
+            message = a2g_stdlib.NO_NETWORK
+        elif root in a2g_stdlib.NEEDS_PROCESSES:
+            message = a2g_stdlib.NO_PROCESSES
         elif path is not None:
             # A part of a package that is there: Python's own words name both.
             return None
@@ -64,8 +60,6 @@ class Asyncio:
     def exec_module(self, module):
         module.__loader__ = module.__spec__.loader = self.loader
         self.loader.exec_module(module)
-        import a2g_stdlib
-
         a2g_stdlib.adapt_asyncio()
 
 
@@ -81,15 +75,11 @@ class Flags:
 FLAGS = sys.flags
 
 
-def refuse_threads(*_, **__):
-    raise RuntimeError(NO_THREADS)
-
-
 def prepare():
     """Makes all that calls have in common. It runs when the tool is made, with a fixed clock and fixed random bytes."""
-    import _thread
-
-    _thread.start_new_thread = _thread.start_new = _thread.start_joinable_thread = refuse_threads
+    a2g_stdlib.refuse_threads()
+    a2g_stdlib.refuse_processes()
+    a2g_stdlib.refuse_network()
     sys.meta_path.insert(0, Asyncio)
     sys.meta_path.append(Missing)
     sys.flags = Flags()

@@ -240,7 +240,6 @@ fn files_of_more_kinds() -> Vec<Attempt> {
 }
 
 fn network_and_processes() -> Vec<Attempt> {
-    /// The words of the standard one: science Python has the modules, and nothing behind them.
     const NO_SOCKETS: &str = "run_python has no sockets";
     const NO_PROCESSES: &str = "run_python starts no processes";
     const SOCKET: &str = "import socket\nsocket.socket()";
@@ -253,27 +252,27 @@ fn network_and_processes() -> Vec<Attempt> {
     vec![
         attempt(
             "opens a socket",
-            apart(python_error(SOCKET, NO_SOCKETS), python_error(SOCKET, "Error")),
+            both(python_error(SOCKET, NO_SOCKETS)),
             script("echo x > /dev/tcp/127.0.0.1/80", Status(1, "tool http_fetch")),
         ),
         attempt(
             "looks up a name",
-            apart(python_error(LOOK_UP, NO_SOCKETS), python_error(LOOK_UP, "Error")),
+            both(python_error(LOOK_UP, NO_SOCKETS)),
             script("dig example.test", Status(127, "tool http_fetch")),
         ),
         attempt(
             "makes a request",
-            apart(python_error(REQUEST, NO_SOCKETS), python_error(REQUEST, "Error")),
+            both(python_error(REQUEST, NO_SOCKETS)),
             script("curl http://127.0.0.1", Status(127, "tool http_fetch")),
         ),
         attempt(
             "forks without end",
-            apart(python_error(FORKS, NO_PROCESSES), python_error(FORKS, "AttributeError")),
+            both(python_error(FORKS, NO_PROCESSES)),
             script(":(){ :|:& };:", Limit("output")),
         ),
         attempt(
             "starts a program",
-            apart(python_error(PROGRAM, NO_PROCESSES), python_error(PROGRAM, "processes")),
+            both(python_error(PROGRAM, NO_PROCESSES)),
             script("$(printf '\\x2fbin\\x2fls')", Status(127, "")),
         ),
         attempt(
@@ -283,7 +282,7 @@ fn network_and_processes() -> Vec<Attempt> {
         ),
         attempt(
             "starts a thread",
-            apart(python_error(THREAD, "use tools.parallel([...])"), python_error(THREAD, "RuntimeError")),
+            both(python_error(THREAD, "use tools.parallel([...])")),
             Absent("its background jobs run in turn, on one thread"),
         ),
         attempt(
