@@ -236,6 +236,20 @@ fn a_compilation_ends_at_its_limits_and_names_the_limit() {
     assert!(!added && said.contains("cannot be compiled"), "{said}");
 }
 
+/// The file has no content on the disk, and nothing of it is read.
+#[test]
+fn a_module_above_the_maximum_size_is_refused() {
+    const MAX_MODULE_BYTES: u64 = 256 << 20;
+    let folder = tempfile::tempdir().expect("a temp folder");
+    let config = folder.path().join("executor.toml");
+    std::fs::write(&config, format!("[catalog]\ntools = \"tools\"\ncache = \"cache\"\n{SCOPE}")).unwrap();
+    let module = folder.path().join("large.wasm");
+    std::fs::File::create(&module).expect("a file").set_len(MAX_MODULE_BYTES + 1).expect("a length");
+    let (added, said) = tool_command(&["add", module.to_str().expect("UTF-8")], &config);
+    let numbers = [MAX_MODULE_BYTES + 1, MAX_MODULE_BYTES].map(|bytes| bytes.to_string());
+    assert!(!added && numbers.iter().all(|number| said.contains(number)), "{said}");
+}
+
 /// What the pool has no room for is refused before it can be called, with the number of the module and the bound.
 #[test]
 fn a_module_beyond_the_pool_is_refused_with_both_numbers() {

@@ -337,6 +337,18 @@ mod tests {
     }
 
     #[test]
+    fn a_large_module_gets_what_it_needs_and_never_less_than_configured() {
+        let limits = |cpu_seconds, memory_mb| {
+            let memory = MemoryLimit::from_mb(memory_mb).unwrap();
+            CompileLimits { cpu_seconds, memory }
+        };
+        let small = MAX_PULLED_MODULE_BYTES;
+        assert_eq!(limits(60, 1024).for_module(small), limits(60, 1024));
+        assert_eq!(limits(60, 1024).for_module(small + 1), limits(300, 3072));
+        assert_eq!(limits(600, 4096).for_module(MAX_MODULE_BYTES), limits(600, 4096));
+    }
+
+    #[test]
     fn sealed_code_cannot_be_changed() {
         let mut file = create_sealed(b"code").unwrap();
         assert!(file.write_all(b"x").is_err() && file.set_len(0).is_err());
