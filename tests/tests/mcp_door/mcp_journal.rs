@@ -81,6 +81,8 @@ fn receipts_and_artifacts_of_ones_own_runs_are_resources() {
     let text = made["result"]["content"][1]["resource"].clone();
     assert_eq!(text["uri"], format!("a2g://artifacts/{intent}/notes.txt"), "{made}");
     assert_eq!(read(&mine, text["uri"].as_str().expect("a URI"))["result"]["contents"][0], text);
+    let picture = &made["result"]["content"][2];
+    assert_eq!((&picture["type"], &picture["mimeType"]), (&json!("image"), &json!("image/png")), "{made}");
     let image = format!("a2g://artifacts/{intent}/p");
     assert_eq!(read(&mine, &image)["result"]["contents"][0]["mimeType"], "image/png");
 
