@@ -2,7 +2,7 @@
 //!
 //! With `A2G_WRITE_TRANSCRIPTS`, the answers are written to that file and not compared.
 
-use harness::mcp::{call, post};
+use harness::mcp::{call, post, request};
 use harness::methods::policy_folder;
 use harness::*;
 use serde_json::{Value, json};
@@ -112,6 +112,16 @@ fn without_times(text: &str) -> String {
     })
 }
 
+/// A model, and whoever generates functions for it, reads in the list what each tool returns.
+fn check_result_schemas(client: &mut HttpClient) {
+    let listed = post(client, &request(0, "tools/list", json!({})), &[]).json();
+    let tools = listed["result"]["tools"].as_array().unwrap_or_else(|| panic!("{listed}"));
+    assert!(!tools.is_empty(), "{listed}");
+    for tool in tools {
+        assert!(tool["outputSchema"]["required"].is_array(), "{tool}");
+    }
+}
+
 #[test]
 fn the_first_calls_of_a_model_get_answers_that_help() {
     let text = std::fs::read_to_string(file()).expect("the transcript");
@@ -120,6 +130,7 @@ fn the_first_calls_of_a_model_get_answers_that_help() {
     assert_eq!(calls.len(), 24);
     let fixture = start();
     let mut client = fixture.executor.client();
+    check_result_schemas(&mut client);
     let mut written = head.to_owned();
     let mut wrong = Vec::new();
     for (id, first) in (1..).zip(&calls) {
