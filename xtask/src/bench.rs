@@ -30,9 +30,10 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
   journal      calls with the journal on disk, on a RAM disk, and without it,
                and the appends of a call beside a prune of 300,000 receipts
   protocols    the cost that each other protocol adds to a call over A2G
-  code         programs in JavaScript and Python, and the calls that they make;
-               science Python beside the runner of its packages, and beside
-               other ways to run Python, which it installs from PyPI
+  code         programs in JavaScript and Python, also as turns of a session,
+               and the calls that they make; science Python beside the runner of
+               its packages, and beside other ways to run Python, which it
+               installs from PyPI
   subscribers  the memory of a thousand idle streams and WebSockets
   memory       the growth of the server over 10,000 runs, 200 sleeping runs,
                its peak and its slowest /health in all hostile tests, and its

@@ -1,4 +1,5 @@
-//! (i): the cost of a program over a trivial tool, and of a nested call over the same call from outside.
+//! (i): the cost of a program over a trivial tool, also as a turn of a session, and of a nested call over the same call
+//! from outside.
 //!
 //! Every run has a process of its own, and the journal is on the disk. The last table replays one task without a model:
 //! eight calls in one program, and the same eight calls by the agent.
@@ -66,7 +67,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
             if index >= 3 && round % 10 != 0 {
                 continue;
             }
-            let request = request(row.tool, &row.arguments);
+            let request = request(row.tool, &row.arguments, None);
             let started = Instant::now();
             let answer = http.exchange(&request);
             let took = started.elapsed();
@@ -78,13 +79,19 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     }
     let [direct, javascript, python, javascript_calls, python_calls] =
         rows.each_mut().map(|row| micros(median(&mut row.times)));
+    let [javascript_turn, python_turn] =
+        [&rows[1], &rows[2]].map(|row| micros(median(&mut take_turns(&mut http, row))));
     println!(
         "{:<46} {:>12} {:>12} {:>12}",
         "(i) process ring, the journal on the disk", "median", "adds", "goal"
     );
     println!("{:<46} {direct:>9.0} µs", rows[0].what);
-    for (row, time, goal) in [(&rows[1], javascript, 3_000.0), (&rows[2], python, 10_000.0)] {
-        let what = row.what;
+    for (what, time, goal) in [
+        (rows[1].what, javascript, 3_000.0),
+        (rows[2].what, python, 10_000.0),
+        ("a turn with the line of JavaScript", javascript_turn, 1_000.0),
+        ("a turn with the line of Python", python_turn, 1_000.0),
+    ] {
         let adds = time - direct;
         let missed = if adds <= goal { "" } else { ", missed" };
         println!("{what:<46} {time:>9.0} µs {adds:>9.0} µs {:>15}", format!("{goal:.0} µs{missed}"));
@@ -107,9 +114,9 @@ fn replay(http: &mut Http) {
         "const texts = await Promise.all([...Array({FILES}).keys()].map(i => \
          tools.read_file({{ path: `/data/${{i}}.txt` }}))); return texts.map(t => t.content.length)"
     );
-    let in_program = [request("run_javascript", &json!({ "code": code }))];
+    let in_program = [request("run_javascript", &json!({ "code": code }), None)];
     let by_agent =
-        (0..FILES).map(|file| request("read_file", &json!({ "path": format!("/data/{file}.txt") })));
+        (0..FILES).map(|file| request("read_file", &json!({ "path": format!("/data/{file}.txt") }), None));
     println!(
         "{:<30} {:>12} {:>10} {:>10} {:>10}",
         "eight calls, once", "round trips", "sent", "received", "took"
@@ -132,17 +139,40 @@ fn replay(http: &mut Http) {
 
 fn wait_until_prepared(http: &mut Http, rows: &[Row]) {
     for row in rows {
-        while http.exchange(&request(row.tool, &row.arguments)).contains("is being prepared") {
+        while http.exchange(&request(row.tool, &row.arguments, None)).contains("is being prepared") {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-fn request(tool: &str, arguments: &Value) -> Vec<u8> {
-    let params = json!({
+/// The times of the turns of one session, each of which makes the same call.
+fn take_turns(http: &mut Http, row: &Row) -> Vec<Duration> {
+    let mut session = "new".to_owned();
+    let mut times = Vec::new();
+    for round in 0..WARM + ROUNDS {
+        let turn = request(row.tool, &row.arguments, Some(&session));
+        let started = Instant::now();
+        let text = http.exchange(&turn);
+        let took = started.elapsed();
+        let answer: Value = serde_json::from_str(text).unwrap();
+        let handle = answer["result"]["report"]["session"]["handle"].as_str();
+        session = handle.unwrap_or_else(|| panic!("{answer}")).to_owned();
+        if round >= WARM {
+            times.push(took);
+        }
+    }
+    times
+}
+
+/// A call of a tool, in this session if there is one.
+fn request(tool: &str, arguments: &Value, session: Option<&str>) -> Vec<u8> {
+    let mut params = json!({
         "agent_did": "did:a2g:bench:1.0:x", "intent_id": uuid::Uuid::new_v4().to_string(), "tool": tool,
         "arguments": arguments,
     });
+    if let Some(session) = session {
+        params["session"] = json!(session);
+    }
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/intent", "params": params });
     post("/jsonrpc", "", &message.to_string())
 }
