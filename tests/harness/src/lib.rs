@@ -81,7 +81,7 @@ pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all, write_policies};
 pub use http::{HttpAnswer, HttpClient, NoAnswer, post_request, read_message};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
-pub use language::Language;
+pub use language::{Language, science_wheel};
 pub use message::*;
 pub use nats::{NatsClient, NatsServers};
 pub use process::{Process, Server, children_of, parent_of};

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Maximum time of all commands of a page.
 const MAX_PAGE: Duration = Duration::from_secs(600);
+/// The command of the README that downloads science Python, unless it is told which wheel to take.
+const ADD_SCIENCE: &str = "tool add --python science";
 /// The programs that the pages say they need.
 const PROGRAMS: [&str; 5] = ["bash", "curl", "jq", "openssl", "python3"];
 
@@ -87,12 +89,18 @@ fn the_commands_of_the_readme_run_as_pasted() {
     // the packages.
     let is_elsewhere = |block: &str| block.contains("cargo xtask") || block.contains("uvx");
     commands.retain(|block| !is_elsewhere(block) && (interprets || !block.contains("sizes.py")));
+    let wheel = science_wheel();
+    commands.retain(|block| wheel.is_some() || !block.contains(ADD_SCIENCE));
+    let add_science = wheel
+        .as_ref()
+        .map_or_else(String::new, |wheel| format!("{ADD_SCIENCE} --wheel '{}'", wheel.display()));
     // The server has a terminal of its own.
     let serves = "until grep -q 'all tools are prepared' serve.log; do sleep 0.1; done";
     let serves = format!("\na2g-executor serve 2> serve.log &\n{serves}\n");
-    let commands = commands.join("").replace("\na2g-executor serve\n", &serves);
-    assert_eq!(commands.matches("serve.log &").count(), 1, "{commands}");
-    let Some(output) = paste(&commands) else { return };
+    let pasted =
+        commands.join("").replace("\na2g-executor serve\n", &serves).replace(ADD_SCIENCE, &add_science);
+    assert_eq!(pasted.matches("serve.log &").count(), 1, "{pasted}");
+    let Some(output) = paste(&pasted) else { return };
     let before = [
         r#""verdict":"APPROVED""#,
         r#""bytes_written":13"#,
@@ -107,7 +115,9 @@ fn the_commands_of_the_readme_run_as_pasted() {
     let program = [r#""status":"SUCCESS""#, "list_directory", "read_file", "write_file"];
     let after = ["claude mcp add -s user a2g -- ", r#""bytes_written":13"#, "SUCCESS", "write_file"];
     let program = if interprets { &program[..] } else { &[] };
-    assert_in_order(&output, &[&before, program, &after].concat());
+    let of_plot = ["added run_python 0.1.0+science", "figure-1.png"];
+    let plot = if wheel.is_some() { &of_plot[..] } else { &[] };
+    assert_in_order(&output, &[&before, program, plot, &after].concat());
 }
 
 #[test]
