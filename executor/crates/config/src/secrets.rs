@@ -219,7 +219,7 @@ mod tests {
         let config = parse(&format!("{NETWORK}{SECRET}scheme = \"Bearer\"\n")).unwrap();
         let [secret] = config.secrets.as_slice() else { unreachable!() };
         assert_eq!(secret.source.to_string(), "file /srv/a2g/secrets/github");
-        assert_eq!(config.ceilings.secrets, [secret.binding.clone()]);
+        assert_eq!(config.ceilings.secrets, std::slice::from_ref(&secret.binding));
         assert_eq!((secret.binding.max_uses(), secret.binding.keeps_cookies()), (100, true));
         assert_eq!(config.secrets_key().file_name().unwrap(), "secrets.key");
         let command = SECRET.replace("file = \"secrets/github\"", "command = [\"/bin/pass\", \"github\"]");
