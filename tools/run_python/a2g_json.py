@@ -150,8 +150,9 @@ def advice(value):
     for kind in type(value).__mro__:
         if kind.__name__ in ADVICE:
             return ADVICE[kind.__name__]
-    if hasattr(value, "__dataclass_fields__"):
+    # The attributes of the type: looking for those of the value may run code of the program.
+    if hasattr(type(value), "__dataclass_fields__"):
         return "use dataclasses.asdict(...)"
-    if hasattr(value, "__iter__"):
+    if hasattr(type(value), "__iter__"):
         return "use list(...)"
     return "use str(...), or a dict of what matters"

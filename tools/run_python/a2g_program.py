@@ -29,12 +29,15 @@ MAX_STDOUT_BYTES = 8 << 20
 MAX_RESULT_BYTES = 16 << 20
 TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
 MAX_TEXT_CHARS = 10_000
+MAX_TEXT_LEVELS = 1000
+CONTAINERS = (list, tuple, dict, set, frozenset)
 MAX_MESSAGE_CHARS = 2000
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
 MAX_BYTES_OF_A_CHAR = 4
 INPUT_IS_DATA = ": `input` is the argument `input` of this call, and there is nobody to ask"
 NO_TEXT = "(its text cannot be made)"
+NOT_READABLE = "result has a value whose own methods fail: use str(...), or a dict of what matters"
 NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
 MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: `del` what is not needed"
 # The numbers of WASI, where 2 is EACCES and 44 is ENOENT: readers would take them for those of Linux.
@@ -144,8 +147,12 @@ def result_text(value, stdout, send_artifacts, simplify=lambda value: value):
     except a2g_json.Unfinished as error:
         raise Failure("result_not_json", str(error) + printed(), None) from None
     except a2g_json.NotJson as error:
-        text, note = json_text(show(value)), json_text(shorten(str(error)))
-        parts = [f'"result": null, "text": {text}, "note": {note}']
+        parts = told_as_text(value, shorten(str(error)))
+    except MemoryError:
+        raise
+    except BaseException:
+        # Of the value's own methods, or of a value that is another one at its second reading.
+        parts = told_as_text(value, NOT_READABLE)
     parts.append(f'"stdout": {json_text(stdout)}')
     names = send_artifacts()
     if names:
@@ -156,6 +163,10 @@ def result_text(value, stdout, send_artifacts, simplify=lambda value: value):
     return text
 
 
+def told_as_text(value, note):
+    return ['"result": null', f'"text": {json_text(show(value))}', f'"note": {json_text(note)}']
+
+
 def json_text(value):
     return json.dumps(value, ensure_ascii=False)
 
@@ -163,11 +174,22 @@ def json_text(value):
 def show(value):
     """The text of a value, as the interpreter and notebooks show it."""
     try:
-        return shorten(repr(value), MAX_TEXT_CHARS)
+        # The text itself, and not the methods of a subclass of it.
+        return NO_TEXT if is_deep(value) else shorten(str.__str__(repr(value)), MAX_TEXT_CHARS)
     except MemoryError:
         raise
     except BaseException:
         return NO_TEXT
+
+
+def is_deep(value):
+    """True for containers in each other on so many levels that making a text of them would use up the call stack."""
+    seen, found = set(), [value]
+    for _ in range(MAX_TEXT_LEVELS):
+        level = {id(one): one for one in found if issubclass(type(one), CONTAINERS) and id(one) not in seen}
+        seen |= level.keys()
+        found = gc.get_referents(*level.values())
+    return bool(level)
 
 
 def program_name(number):

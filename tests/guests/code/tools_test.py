@@ -182,13 +182,36 @@ except ToolError as error:
             ("a = []\na.append(a)\na", "[[...]]"),
             ("{'\\ud800': 1}", "{'\\ud800': 1}"),
             ("class A:\n    def __repr__(self): raise SystemExit\nA()", "(its text cannot be made)"),
+            ("class S(str):\n    def encode(self, *_): return self\nclass A:\n    def __repr__(self): return S('a')\nA()", "a"),
         ]:
             self.assertEqual(ended(code)["text"], text, code)
+        refers = "class A:\n    def __init__(self): self.d = {}\n    def __getattr__(self, name): return self.d[name]\n"
+        self.assertIn("result is of type A", ended(f"{refers}    def __repr__(self): return 'a'\nA()")["note"])
+        for code in (
+            "import weakref\nclass A: pass\nweakref.proxy(A())",
+            "class A:\n    def __fspath__(self): raise ValueError\nA()",
+            "class A:\n    def __fspath__(self): return A()\nA()",
+            "class A(dict):\n    def items(self): raise ValueError\nA(a=1)",
+            "class A(list):\n    n = 0\n    def __iter__(self):\n        self.n += 1\n"
+            "        return iter([0 if self.n == 1 else object()])\nA([1])",
+        ):
+            self.assertIn("result ", ended(code)["note"], code)
         long = ended("[b'12345'] * 10000")["text"]
         self.assertTrue(len(long) < 11_000 and "characters ...]" in long, long)
         with self.assertRaises(a2g_program.Failure) as failed:
             ended("[tools.start.echo()]")
         self.assertEqual(failed.exception.code, "result_not_json")
+
+    def test_a_value_is_deep_only_by_its_levels(self):
+        cycle = []
+        cycle.append(cycle)
+        doubled, chain = {}, ()
+        for _ in range(100):
+            doubled = {"a": doubled, "b": [doubled]}
+        for _ in range(2000):
+            chain = (b"x", chain)
+        found = [a2g_program.is_deep(value) for value in (cycle, doubled, [b"x"] * 10000, lambda: chain, chain)]
+        self.assertEqual(found, [False, False, False, False, True])
 
     def test_wrong_uses_say_what_is_right(self):
         for code, words in [
