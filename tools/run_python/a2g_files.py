@@ -306,15 +306,19 @@ def open_descriptor(at, flags, mode=0o777, *, dir_fd=None):
 
 def describe(at, *, dir_fd=None, follow_symlinks=True):
     content = find(at)
-    if content is None:
-        return os.stat_result((stat.S_IFDIR | 0o755, 1, 1, 1, 0, 0, 0, STARTED, STARTED, STARTED))
-    return describe_content(content, at)
+    return facts(at, stat.S_IFDIR | 0o755, 0, STARTED) if content is None else describe_content(content, at)
 
 
 def describe_content(content, at):
-    changed = int(content.changed)
     mode = stat.S_IFREG | (0o644 if is_writable(at) else 0o444)
-    return os.stat_result((mode, hash(at) & 0x7FFFFFFF, 1, 1, 0, 0, content.size(), changed, changed, changed))
+    return facts(at, mode, content.size(), int(content.changed))
+
+
+def facts(at, mode, size, changed):
+    # Without them, they would be `None`, and what copies times would fail.
+    in_nanoseconds = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), changed * 10**9)
+    numbers = (mode, hash(at) & 0x7FFFFFFF, 1, 1, 0, 0, size, changed, changed, changed)
+    return os.stat_result(numbers, in_nanoseconds)
 
 
 def list_folder(at="."):

@@ -185,6 +185,23 @@ class Files(unittest.TestCase):
         shutil.rmtree("/artifacts/sub")
         self.assertEqual(os.listdir("/artifacts"), ["long"])
 
+    def test_files_are_copied_and_moved_out_of_memory(self):
+        os.makedirs("/artifacts/out/of")
+        pathlib.Path("/artifacts/out/of/a").write_text("1")
+        self.addCleanup(shutil.rmtree, "/artifacts/out")
+        described = os.stat("/artifacts/out/of/a")
+        self.assertEqual(described.st_mtime_ns, described.st_mtime * 10**9)
+        self.assertFalse(os.path.samefile("/artifacts/out", "/artifacts/out/of"))
+        # Only Linux has these attributes.
+        without = unittest.mock.patch.object(shutil, "_copyxattr", lambda *_, **__: None)
+        with without, tempfile.TemporaryDirectory() as folder:
+            shutil.copy2("/artifacts/out/of/a", f"{folder}/copy")
+            shutil.copytree("/artifacts/out", f"{folder}/tree")
+            shutil.move("/artifacts/out/of/a", f"{folder}/moved")
+            self.assertEqual(sorted(os.listdir(folder)), ["copy", "moved", "tree"])
+            self.assertEqual(os.listdir(f"{folder}/tree/of"), ["a"])
+        self.assertEqual(os.listdir("/artifacts/out/of"), [])
+
     def test_the_working_folder_may_be_in_memory(self):
         self.addCleanup(os.chdir, os.getcwd())
         own = {"roots": ("/tmp", *a2g_files.roots), "writable": a2g_files.WRITABLE}
