@@ -418,6 +418,19 @@ def remove_file(at, *, dir_fd=None):
     del contents[at]
 
 
+def check_replaced(old, new, is_folder):
+    """Refuses what rename refuses: a folder goes to a new name or in place of an empty folder, and a file not in place of
+    a folder."""
+    if new.startswith(f"{old}/"):
+        raise error(errno.EINVAL, new)
+    if is_folder and new in contents:
+        raise error(errno.ENOTDIR, new)
+    if is_folder and new in folders and list_folder(new):
+        raise error(errno.ENOTEMPTY, new)
+    if not is_folder and new in folders:
+        raise error(errno.EISDIR, new)
+
+
 def rename(real):
     def function(src, dst, *, src_dir_fd=None, dst_dir_fd=None):
         source = src if src_dir_fd is not None else from_root(src)
@@ -431,7 +444,11 @@ def rename(real):
         check_change(new)
         if os.path.dirname(new) not in folders:
             raise error(errno.ENOENT, new)
-        if find(old) is not None:
+        content = find(old)
+        if old == new:
+            return None
+        check_replaced(old, new, is_folder=content is None)
+        if content is not None:
             contents[new] = contents.pop(old)
             contents[new].is_sent = False
             return None

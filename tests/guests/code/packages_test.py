@@ -8,6 +8,7 @@ import a2g_files
 a2g_files.install_roots((a2g_files.ARTIFACTS,), (a2g_files.PACKAGES,))
 
 import base64
+import errno
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -201,6 +202,24 @@ class Files(unittest.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), ["copy", "moved", "tree"])
             self.assertEqual(os.listdir(f"{folder}/tree/of"), ["a"])
         self.assertEqual(os.listdir("/artifacts/out/of"), [])
+
+    def test_a_rename_replaces_only_what_it_may(self):
+        os.makedirs("/artifacts/full/inner")
+        os.mkdir("/artifacts/empty")
+        pathlib.Path("/artifacts/full/a").write_text("1")
+        self.addCleanup(shutil.rmtree, "/artifacts/empty")
+        for old, new, number in (
+            ("full", "full/inner/b", errno.EINVAL),
+            ("empty", "full", errno.ENOTEMPTY),
+            ("empty", "full/a", errno.ENOTDIR),
+            ("full/a", "empty", errno.EISDIR),
+        ):
+            with self.assertRaises(OSError, msg=f"{old} {new}") as refused:
+                os.rename(f"/artifacts/{old}", f"/artifacts/{new}")
+            self.assertEqual(refused.exception.errno, number)
+        os.rename("/artifacts/full", "/artifacts/full")
+        os.rename("/artifacts/full", "/artifacts/empty")
+        self.assertEqual((os.listdir("/artifacts/empty"), os.path.exists("/artifacts/full")), (["a", "inner"], False))
 
     def test_the_working_folder_may_be_in_memory(self):
         self.addCleanup(os.chdir, os.getcwd())
