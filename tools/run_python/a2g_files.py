@@ -1,5 +1,5 @@
-"""Files in memory, in front of the granted ones: /artifacts, /tmp unless a granted folder has it, and /packages where the
-tool has packages. In the tool with the scientific packages also Python's library and matplotlib's data. And the working
+"""Files in memory, in front of those of the system: /artifacts, /tmp unless a granted folder has it, and /packages where
+the tool has packages. A granted folder below one of them is in front of it. In the tool with the scientific packages also Python's library and matplotlib's data. And the working
 folder, which may be one of them.
 
 That library is one zip, which the module has outside of the interpreter's memory. Functions of Python that take a path
@@ -37,6 +37,8 @@ STARTED = int(time.time())
 # The folders of which all files are in memory, and those of them that a program can write to.
 roots = ()
 writable = ()
+# The granted folders that are these or below these.
+granted_inside = ()
 contents = {}
 folders = set()
 descriptors = {}
@@ -169,7 +171,7 @@ def place(path):
     if not path.startswith(roots):
         return None
     path = os.path.normpath(path)
-    return path if is_below(path, roots) else None
+    return path if is_below(path, roots) and not is_below(path, granted_inside) else None
 
 
 def is_below(path, parents):
@@ -540,13 +542,15 @@ def change_folder(real):
 def start(granted):
     """Gives a run its working folder: the first of the granted folders, or /tmp if there is none.
 
-    /tmp is in memory, unless a granted folder has it: then programs find the files that are there.
+    /tmp is in memory, unless a granted folder has it: then programs find the files that are there. Of the other folders in
+    memory, a granted folder hides only its own part, and nothing of Python's library.
     """
-    global here, roots, writable
+    global here, roots, writable, granted_inside
     names = [name.rstrip("/") for name in granted if name.startswith("/")]
     if any(is_below(name, (TEMPORARY,)) or is_below(TEMPORARY, (name,)) for name in names):
         roots = tuple(name for name in roots if name != TEMPORARY)
         writable = tuple(name for name in writable if name != TEMPORARY)
+    granted_inside = tuple(name for name in names if is_below(name, roots) and not is_below(LIBRARY or "", (name,)))
     here = None if names else TEMPORARY
     try:
         if names:

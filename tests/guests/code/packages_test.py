@@ -250,6 +250,19 @@ class Files(unittest.TestCase):
             a2g_files.start(["/usr", "/tmp/granted"])
             self.assertEqual((a2g_files.place("/tmp/b.txt"), os.getcwd()), (None, "/usr"))
 
+    def test_granted_folders_are_in_front_of_those_in_memory(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        self.addCleanup(a2g_files.start, ["/usr"])
+        a2g_files.start(["/packages/data", "/artifacts/"])
+        for path, is_in_memory in [
+            ("/packages/data/f", False),
+            ("/packages/data", False),
+            ("/packages/../artifacts/f", False),
+            ("/packages/hum/part.py", True),
+            ("/packages/database", True),
+        ]:
+            self.assertEqual(a2g_files.place(path) is not None, is_in_memory, path)
+
     def test_other_paths_are_those_of_the_machine(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "artifacts")
