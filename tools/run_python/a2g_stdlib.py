@@ -81,6 +81,7 @@ def adapt():
     refuse_processes()
     refuse_network()
     adapt_asyncio()
+    hide_sources()
     sys.addaudithook(keep_from_source_files)
     sys.meta_path.append(Missing)
     # Every path here is one of the machine that made the component, and looking there is refused at run time.
@@ -146,6 +147,15 @@ def refuse_network():
         https_open = refuse
 
     urllib.request.HTTPSHandler = HTTPSHandler
+
+
+def hide_sources():
+    """Leaves the source of the library and of this tool out of tracebacks: their files are not here, and a look for one
+    would be in the report of the run as an attempt of the program."""
+    import linecache
+
+    names = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    linecache.cache.update((name, (0, None, [], name)) for name in names if name)
 
 
 def keep_from_source_files(event, arguments):

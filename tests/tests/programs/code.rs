@@ -218,6 +218,10 @@ fn python_has_its_standard_library() {
                  zoneinfo.ZoneInfoNotFoundError: pass\nmimetypes.guess_type('a.csv')";
     let looked = run(&executor, "run_python", looks);
     assert_eq!(denied(&looked), json!([]), "nor a time zone or a list of media types: {looked}");
+    let traces = "import json, traceback\nfor act in (lambda: open('/tmp/none'), lambda: json.loads('x')):\n    try: act()\n    \
+                  except Exception: traceback.print_exc()";
+    let traced = run(&executor, "run_python", traces);
+    assert_eq!(denied(&traced), json!([]), "nor a source for a traceback: {traced}");
 }
 
 #[test]
