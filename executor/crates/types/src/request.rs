@@ -15,6 +15,12 @@ const MAX_METHOD_BYTES: usize = 32;
 /// Methods that no request may declare: the first opens a tunnel, and the others return the request that a
 /// server got.
 const REFUSED_METHODS: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
+/// Characters that some servers read as dots (Unicode's NFKC), or remove at the end of a segment.
+const DOTS_AND_TRIMMED: &str = ".+\u{200b}\u{feff}\u{2024}\u{2025}\u{2026}\u{fe19}\u{fe30}\u{fe52}\u{ff0e}";
+/// Characters of which NFKC makes `/`, `\`, `?`, `#`, `;` or `%`, or a text with one of these.
+const FOLDED_SEPARATORS: &str = "\u{37e}\u{2047}\u{2048}\u{2049}\u{2100}\u{2101}\u{2105}\u{2106}\u{fe14}\u{fe16}\
+                                 \u{fe54}\u{fe56}\u{fe5f}\u{fe68}\u{fe6a}\u{ff03}\u{ff05}\u{ff0f}\u{ff1b}\u{ff1f}\
+                                 \u{ff3c}";
 /// The segment of a pattern that stands for everything below the ones before it.
 const REST: &str = "**";
 
@@ -293,10 +299,10 @@ pub struct PlainPath<'a>(Vec<&'a str>);
 
 impl<'a> PlainPath<'a> {
     /// The segments of a path as it is sent; `None` if a server could read another path in it. These have
-    /// more than one reading: an empty segment that is not the last one; a segment of dots, also with spaces
-    /// or a parameter (`..;x`) behind them; an encoded `/`, `\`, control character or unreserved character;
-    /// an encoding inside an encoding (`%252F`); a byte that has to be encoded, and an encoding that is not
-    /// UTF-8.
+    /// more than one reading: an empty segment that is not the last one; a segment of dots, also with `+`,
+    /// white space or a parameter (`..;x`) behind them; an encoded `/`, `\`, `?`, `#`, control character or
+    /// unreserved character; an encoding inside an encoding (`%252F`); a character that Unicode's NFKC turns into
+    /// one of these; a byte that has to be encoded, and an encoding that is not UTF-8.
     #[must_use]
     pub fn parse(path: &'a str) -> Option<Self> {
         let segments = path.strip_prefix('/')?.split('/').collect::<Vec<_>>();
@@ -310,9 +316,9 @@ impl<'a> PlainPath<'a> {
 /// `true` for a segment that is not empty and has one reading.
 fn is_plain_segment(segment: &str) -> bool {
     let Some(decoded) = decode(segment) else { return false };
-    // Some servers remove parameters, and spaces and dots at the end.
+    // Some servers remove parameters, and white space and dots at the end.
     let name = decoded.split(';').next().unwrap_or_default();
-    !name.chars().all(|letter| ['.', ' '].contains(&letter))
+    !name.chars().all(|letter| letter.is_whitespace() || DOTS_AND_TRIMMED.contains(letter))
 }
 
 /// A part of a path with its encoded bytes decoded; `None` if it has more than one reading.
@@ -328,14 +334,16 @@ fn decode(text: &str) -> Option<String> {
             return None;
         }
     }
-    String::from_utf8(decoded).ok()
+    String::from_utf8(decoded)
+        .ok()
+        .filter(|text| !text.contains(|letter: char| FOLDED_SEPARATORS.contains(letter)))
 }
 
 /// The byte that the next two digits encode; `None` if it has more than one reading.
 fn decode_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
     let byte = take_byte(bytes)?;
     let is_encoded_twice = byte == b'%' && take_byte(&mut bytes.clone()).is_some();
-    let is_separator = b"/\\".contains(&byte) || byte.is_ascii_control();
+    let is_separator = b"/\\?#".contains(&byte) || byte.is_ascii_control();
     let has_readings = is_encoded_twice || is_separator || is_unreserved(byte);
     (!has_readings).then_some(byte)
 }
@@ -529,6 +537,26 @@ mod tests {
             "/a`b",
             "/a?b",
             "/a#b",
+            "/a%3Fb",
+            "/a%3fb/c",
+            "/C%23",
+            "/a/..%C2%A0",
+            "/a/..%E3%80%80/b",
+            "/a/..%C2%85",
+            "/a/..+",
+            "/a/..%2B/b",
+            "/a/+",
+            "/a/..%EF%BB%BF",
+            "/a/%EF%BC%8E%EF%BC%8E/b",
+            "/a/.%EF%BC%8E",
+            "/a/%E2%80%A4%E2%80%A4",
+            "/a/%E2%80%A5",
+            "/a/..%EF%BC%8F..",
+            "/a%EF%BC%8Fb",
+            "/a%EF%BC%BCb",
+            "/a%EF%BC%9Fb",
+            "/a%EF%BC%852e",
+            "/a%E2%84%80b",
         ];
         for path in hostile {
             assert_eq!(PlainPath::parse(path), None, "{path}");
@@ -545,7 +573,10 @@ mod tests {
             "/a.",
             "/..a",
             "/a%20b",
-            "/C%23",
+            "/a+b",
+            "/a.%20b",
+            "/a%EF%BC%8Eb",
+            "/%E3%80%82",
             "/100%25",
             "/100%25x",
             "/%C3%A4",
@@ -578,6 +609,10 @@ mod tests {
             ("/a/{id}.json", "/a/1.json5", false),
             ("/a/{id}.json", "/a/admin;x.json", false),
             ("/a/{id}.json", "/a/admin%3Bx.json", false),
+            ("/a/{id}.json", "/a/admin%3Fx.json", false),
+            ("/a/{id}.json", "/a/admin%23.json", false),
+            ("/a/{id}.json", "/a/admin%EF%BC%9Bx.json", false),
+            ("/a/{n}/info", "/a/x%3F/info", false),
             ("/a/{id}0b", "/a/x%20b", false),
             ("/a/v{n}", "/a/v1", true),
             ("/a/v{n}", "/a/w1", false),
@@ -652,7 +687,7 @@ mod tests {
     fn path_text() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "/", "/", "a", "b", ".", "..", ";", "%2F", "%2f", "%5C", "%25", "2F", "2e", "%2e", "%3B", "%20",
-            "\\", "%C0%AF", "%",
+            "\\", "%C0%AF", "%", "%3F", "%23", "%C2%A0",
         ]);
         prop::collection::vec(piece, 0..8).prop_map(|pieces| format!("/{}", pieces.concat()))
     }
@@ -663,8 +698,8 @@ mod tests {
         (prop::collection::vec(segment, 1..3), end).prop_map(|(all, end)| format!("/{}{end}", all.join("/")))
     }
 
-    /// What some server could make of a path: decoded often enough, `\` as `/`, without parameters and empty
-    /// segments.
+    /// What some server could make of a path: decoded often enough, `\` as `/`, without query, fragment,
+    /// parameters and empty segments.
     fn most_eager_reading(path: &str) -> Vec<String> {
         let mut text = path.to_owned();
         for _ in 0..4 {
@@ -683,7 +718,8 @@ mod tests {
             text = String::from_utf8_lossy(&decoded).replace('\\', "/");
         }
         let mut read = Vec::new();
-        for segment in text.split('/').map(|segment| segment.split(';').next().unwrap().trim()) {
+        let asked = text.split(['?', '#']).next().unwrap();
+        for segment in asked.split('/').map(|segment| segment.split(';').next().unwrap().trim()) {
             match segment {
                 "" | "." => {}
                 ".." => drop(read.pop()),

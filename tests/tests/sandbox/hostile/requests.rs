@@ -15,7 +15,7 @@ const TOOL: &str = "hostile_http";
 
 /// Paths that are not declared, of which some lead to a declared one or away from it if a server reads them
 /// in another way.
-const PATHS: [&str; 30] = [
+const PATHS: [&str; 32] = [
     "/",
     "/items",
     "/items/",
@@ -46,6 +46,8 @@ const PATHS: [&str; 30] = [
     "/items/%c0%ae%c0%ae",
     "/items/%e9",
     "/items/1%zz",
+    "/items/admin%3Fx",
+    "/items/..%EF%BC%8F..",
 ];
 /// Methods that are not declared for the path.
 const METHODS: [&str; 6] = ["POST", "HEAD", "PUT", "DELETE", "OPTIONS", "get"];
