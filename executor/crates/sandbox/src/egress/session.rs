@@ -49,18 +49,11 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::UPGRADE,
 ];
 
-/// Header fields in which some servers and proxies find another method, host or path than those of the
-/// request. They are removed from the requests of a tool that declares them, and from those that get a secret.
-const OVERRIDE_FIELDS: [&str; 8] = [
-    "x-forwarded-host",
-    "x-forwarded-prefix",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-uri",
-    "x-original-url",
-    "x-rewrite-url",
-];
+/// Fields that name another request, with those of [`is_override`]. `destination` is the second path of WebDAV.
+const OVERRIDE_FIELDS: [&str; 3] = ["destination", "forwarded", "request-uri"];
+/// The last words of fields beginning with `x-` that name another request, such as `x-http-method-override`,
+/// `x-original-url` and `x-envoy-original-path`.
+const OVERRIDE_WORDS: [&str; 6] = ["host", "method", "override", "path", "uri", "url"];
 
 /// Maximum number of characters of a target that a report quotes: the longest name with scheme, port and address.
 const MAX_TARGET_CHARS: usize = 320;
@@ -778,14 +771,23 @@ fn sent_target<'a>(request: &'a Request<Body>, target: &'a Target) -> RequestTar
     }
 }
 
-/// Removes the [`OVERRIDE_FIELDS`]. To servers that pass fields on as variables, `_` and `-` are the same.
+/// Removes the fields in which some servers and proxies find another method, host or path than those of the
+/// request: from the requests of a tool that declares them, and from those that get a secret.
 fn remove_overrides(fields: &mut HeaderMap) {
-    let is_override =
-        |name: &&HeaderName| OVERRIDE_FIELDS.contains(&name.as_str().replace('_', "-").as_str());
-    let names = fields.keys().filter(is_override).cloned().collect::<Vec<_>>();
+    let names = fields.keys().filter(|name| is_override(name)).cloned().collect::<Vec<_>>();
     for name in names {
         fields.remove(name);
     }
+}
+
+/// `true` for a field that names another request. There is no full list of them, so unknown ones are found by
+/// their words. Servers that pass fields on as variables read every other character as `_`, so all are `-` here.
+fn is_override(name: &HeaderName) -> bool {
+    let words = name.as_str().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+    let has_word = || words.rsplit('-').next().is_some_and(|last| OVERRIDE_WORDS.contains(&last));
+    OVERRIDE_FIELDS.contains(&words.as_str())
+        || words.starts_with("x-forwarded")
+        || (words.starts_with("x-") && has_word())
 }
 
 /// The size of header fields as they are sent, in bytes.
