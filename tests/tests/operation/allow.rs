@@ -211,6 +211,38 @@ fn a_configuration_without_policies_gets_a_folder_of_them() {
     assert!(read(&place.path("policies/default.json")).contains(listed));
 }
 
+/// Turns the network on, with these hosts for all tools, and lets one policy allow tools and hosts.
+fn turn_on(place: &CommandFolder, more: &str, tools: &[&str], hosts: &[&str]) {
+    place.configure(&format!("[governor]\npolicies = \"one\"\n{more}"));
+    let config = read(&place.path("executor.toml"));
+    let is_on = config.replace("[ceilings]\n", "[ceilings]\nnetwork_allowed = true\n");
+    assert_ne!(is_on, config);
+    place.put("executor.toml", is_on);
+    let rules = tools.iter().map(|tool| ((*tool).to_owned(), json!({ "allowed": true })));
+    let capabilities =
+        json!({ "tools": Value::Object(rules.collect()), "network": { "allowed_domains": hosts } });
+    std::fs::create_dir_all(place.path("one")).unwrap();
+    let policy = json!({ "agent_did": "*", "version": "1", "capabilities": capabilities });
+    place.put("one/all.json", policy.to_string());
+}
+
+#[test]
+fn a_tool_without_the_network_gets_no_host_of_all_tools() {
+    let catalogue = Catalogue::empty().copy(TOOL);
+    let place = CommandFolder::with(&catalogue.folder());
+    let allow = format!("tool allow {TOOL} https://api.example.com");
+    let only = format!("  + {TOOL} = [\"https://api.example.com\"]");
+    // Neither of these policies grants it the network.
+    let without: [(&[&str], &[&str]); 2] = [(&[TOOL], &[]), (&[], &["b.test"])];
+    for (tools, hosts) in without {
+        turn_on(&place, "[network]\nallowed_domains = [\"*\"]", tools, hosts);
+        place.expect(&allow, 0, &[&only, "may reach no other host than https://api.example.com."]);
+    }
+    // This one does, and the tool keeps what it has.
+    turn_on(&place, "[network]\nallowed_domains = [\"b.test\"]", &[TOOL], &["b.test"]);
+    place.expect(&allow, 0, &[&format!("  + {TOOL} = [\"b.test\", \"https://api.example.com\"]")]);
+}
+
 #[test]
 fn what_is_not_one_host_over_https_is_refused() {
     let place = CommandFolder::new();

@@ -47,8 +47,8 @@ pub(crate) fn allow(setup: &Setup, options: &AllowOptions) -> anyhow::Result<Exi
     let mut policies = Policies::read(&config, options, config_path(setup))?;
     let tool_file = change_manifest(manifest, &config)?;
     let mut config_file = EditedFile::read(config_path(setup))?;
-    let reached = change_config(&mut config_file, &config, manifest, &origin.pattern())?;
     policies.change(&name, &origin.pattern(), options.agent.as_deref(), &mut config_file)?;
+    let reached = change_config(&mut config_file, &config, manifest, &origin.pattern(), &policies)?;
     check_config(&config_file)?;
     check_others(&tools, &name, &config, &policies)?;
     let changed = [policies.changed_file(), Some(&config_file), Some(&tool_file)];
@@ -188,6 +188,7 @@ fn change_config(
     config: &Config,
     manifest: &ToolManifest,
     origin: &HostPattern,
+    policies: &Policies,
 ) -> anyhow::Result<Vec<HostPattern>> {
     let Ceilings { network: is_on, hosts, tool_hosts, .. } = &config.ceilings;
     if !is_on {
@@ -195,8 +196,10 @@ fn change_config(
         file.change("set `network_allowed = true` in `[ceilings]`", set)?;
     }
     let own = tool_hosts.get(&manifest.name).map(Vec::as_slice);
-    // A tool with a list of its own no longer has that of all tools, so what it reaches now is copied.
-    let shared = hosts.allowed.as_deref().filter(|_| *is_on && manifest.capabilities.network);
+    // A tool with a list of its own no longer has that of all tools, so what it reaches now is copied. One
+    // without the network reaches none of these.
+    let had_network = *is_on && manifest.capabilities.network && policies.had_network(&manifest.name);
+    let shared = hosts.allowed.as_deref().filter(|_| had_network);
     let mut reached = own.or(shared).unwrap_or_default().to_vec();
     if reached.iter().any(|pattern| pattern.covers(origin)) {
         return Ok(reached);

@@ -97,6 +97,18 @@ impl Policies {
         }
     }
 
+    /// `true` if the policy granted this tool the network before the changes.
+    pub(super) fn had_network(&self, tool: &ToolName) -> bool {
+        match self {
+            // Its verdicts are not known, and do not change.
+            Self::Remote(_) => true,
+            Self::BuiltIn { files, source: _, changed } => {
+                let own = changed.and_then(|index| files.get(index));
+                own.is_some_and(|policy| policy.allows(tool) && policy.has_hosts())
+            }
+        }
+    }
+
     /// `true` if the changes turn the network on for this tool. `was_on` says if the ceilings allowed it
     /// before.
     pub(super) fn turns_on(&self, tool: &ToolName, was_on: bool) -> bool {
