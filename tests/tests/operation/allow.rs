@@ -244,6 +244,27 @@ fn a_tool_without_the_network_gets_no_host_of_all_tools() {
 }
 
 #[test]
+fn a_host_that_another_tool_would_reach_too_is_refused() {
+    let catalogue = Catalogue::empty().copy(TOOL).add(Tool::command("other", "(module)").network());
+    let place = CommandFolder::with(&catalogue.folder());
+    let allow = format!("tool allow {TOOL} https://api.example.com --write");
+    let all = "[network]\nallowed_domains = [\"*\"]";
+    turn_on(&place, all, &[TOOL, "other"], &["a.test"]);
+    let policy = read(&place.path("one/all.json"));
+    place.expect(&allow, 1, &["reach hosts: `other` (https://api.example.com).", "`[network.tools]`"]);
+    assert_eq!(read(&place.path("one/all.json")), policy);
+    for hosts in ["", "\"a.test\""] {
+        turn_on(&place, &format!("{all}\n[network.tools]\nother = [{hosts}]"), &[TOOL, "other"], &["a.test"]);
+        place.expect(&allow, 0, &["These changes were made"]);
+    }
+    // It gains nothing if the policy does not allow it, or has the host.
+    turn_on(&place, all, &[TOOL], &["a.test"]);
+    place.expect(&allow, 0, &["These changes were made"]);
+    turn_on(&place, all, &[TOOL, "other"], &["*.example.com"]);
+    place.expect(&allow, 0, &["Nothing is to change"]);
+}
+
+#[test]
 fn what_is_not_one_host_over_https_is_refused() {
     let place = CommandFolder::new();
     for (url, words) in [
@@ -301,7 +322,7 @@ fn a_change_that_would_help_nothing_or_widen_more_is_refused() {
     let shared = "[network]\nallowed_domains = [\"a.example\"]\n[governor]\npolicies = \"two\"";
     place.configure(shared);
     let for_all = format!("{allow} --agent *");
-    place.expect(&for_all, 1, &["would also turn the network on for `other` (a.example)"]);
+    place.expect(&for_all, 1, &["would also let other tools reach hosts: `other` (a.example)."]);
     place.configure(&format!("{shared}\n[network.tools]\nother = []"));
     place.expect(&for_all, 0, &[&format!("  + {TOOL} = [\"https://api.example.com\"]")]);
 
@@ -315,7 +336,7 @@ fn a_change_that_would_help_nothing_or_widen_more_is_refused() {
         "[network]\nallowed_domains = [\"a.example\"]\n[governor]\nurl = \"http://127.0.0.1:1/jsonrpc\"",
     );
     let says = ["\"capability_manifest\": { \"network_allowed\": true }", "(`g2a/policy`)"];
-    let done = place.expect(&format!("{allow} --write"), 1, &["would also turn the network on for"]);
+    let done = place.expect(&format!("{allow} --write"), 1, &["would also let other tools reach hosts"]);
     assert!(done.stdout.is_empty(), "{}", done.stdout);
     std::fs::remove_dir_all(catalogue.folder().join("other")).unwrap();
     place.expect(&format!("{allow} --write"), 0, &says);

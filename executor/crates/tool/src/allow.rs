@@ -7,7 +7,7 @@
 //! | policy | `capabilities.tools.NAME.allowed`, and the host in `capabilities.network.allowed_domains` |
 //!
 //! Only the list in `network.tools` is the tool's own. The others are for several tools, so the command
-//! refuses changes that would turn the network on for another one that has hosts.
+//! refuses changes with which another one would reach a host that it does not reach now.
 
 mod policies;
 
@@ -50,7 +50,7 @@ pub(crate) fn allow(setup: &Setup, options: &AllowOptions) -> anyhow::Result<Exi
     policies.change(&name, &origin.pattern(), options.agent.as_deref(), &mut config_file)?;
     let reached = change_config(&mut config_file, &config, manifest, &origin.pattern(), &policies)?;
     check_config(&config_file)?;
-    check_others(&tools, &name, &config, &policies)?;
+    check_others(&tools, &name, &config, &origin.pattern(), &policies)?;
     let changed = [policies.changed_file(), Some(&config_file), Some(&tool_file)];
     let files = changed.into_iter().flatten().filter(|file| file.is_changed()).collect::<Vec<_>>();
     let accepted = recorded_definitions(&config).accepted(&name)?;
@@ -224,28 +224,35 @@ fn check_config(file: &EditedFile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses changes that would turn the network on for other tools, too: the switch of the ceilings, and the
-/// list of a policy, are for all of them.
+/// Refuses changes that would turn the network on for other tools, or let them reach the host: the switch of
+/// the ceilings, and the list of a policy, are for all of them.
 fn check_others(
     tools: &[ToolManifest],
     name: &ToolName,
     config: &Config,
+    origin: &HostPattern,
     policies: &Policies,
 ) -> anyhow::Result<()> {
     let gain = |tool: &ToolManifest| {
         let ceilings = config.ceilings.for_tool(&tool.name);
         let hosts = ceilings.hosts.allowed.as_deref().unwrap_or_default();
-        let is_other = tool.name != *name && tool.capabilities.network && !hosts.is_empty();
-        let is_gain = is_other && policies.turns_on(&tool.name, config.ceilings.network);
-        is_gain.then(|| format!("`{}` ({})", tool.name, list(hosts)))
+        let gained: &[HostPattern] = if policies.turns_on(&tool.name, config.ceilings.network) {
+            hosts
+        } else if policies.adds_host_for(&tool.name) && hosts.iter().any(|pattern| pattern.covers(origin)) {
+            std::slice::from_ref(origin)
+        } else {
+            &[]
+        };
+        let is_gain = tool.name != *name && tool.capabilities.network && !gained.is_empty();
+        is_gain.then(|| format!("`{}` ({})", tool.name, list(gained)))
     };
     let gains = tools.iter().filter_map(gain).collect::<Vec<_>>();
     if gains.is_empty() {
         return Ok(());
     }
     bail!(
-        "these changes would also turn the network on for {}: first list the hosts of each in `[network.tools]` of the \
-         configuration, such as `NAME = []` for none",
+        "these changes would also let other tools reach hosts: {}. First list the hosts of each in `[network.tools]` of \
+         the configuration, such as `NAME = []` for none, or make the changes by hand if they may reach these",
         gains.join(", ")
     );
 }

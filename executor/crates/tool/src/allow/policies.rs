@@ -40,8 +40,8 @@ pub(super) enum Source {
 pub(super) struct PolicyFile {
     file: EditedFile,
     policy: Policy,
-    /// `true` if the changes turn the network on for the tools of the policy.
-    is_turned_on: bool,
+    /// `true` if the changes add a host to its list.
+    has_new_host: bool,
 }
 
 impl Policies {
@@ -117,8 +117,16 @@ impl Policies {
             Self::Remote(_) => !was_on,
             Self::BuiltIn { files, .. } => files.iter().any(|file| {
                 let had_hosts = file.has_hosts();
-                file.allows(tool) && (had_hosts || file.is_turned_on) && !(was_on && had_hosts)
+                file.allows(tool) && (had_hosts || file.has_new_host) && !(was_on && had_hosts)
             }),
+        }
+    }
+
+    /// `true` if the changes add the host to the list of a policy that allows this tool.
+    pub(super) fn adds_host_for(&self, tool: &ToolName) -> bool {
+        match self {
+            Self::Remote(_) => false,
+            Self::BuiltIn { files, .. } => files.iter().any(|file| file.has_new_host && file.allows(tool)),
         }
     }
 
@@ -160,7 +168,7 @@ impl PolicyFile {
     fn parse(file: EditedFile) -> anyhow::Result<Self> {
         let policy = decode::policy_file(file.text())
             .map_err(|fault| anyhow!("`{}` is not a policy: {}", file.path().display(), fault.sentence()))?;
-        Ok(Self { file, policy, is_turned_on: false })
+        Ok(Self { file, policy, has_new_host: false })
     }
 
     /// The agent, as a sentence names it.
@@ -181,8 +189,7 @@ impl PolicyFile {
     }
 
     fn change(&mut self, tool: &ToolName, origin: &HostPattern) -> anyhow::Result<()> {
-        let had_hosts = self.has_hosts();
-        let Self { file, policy, is_turned_on } = self;
+        let Self { file, policy, has_new_host } = self;
         let covers =
             |pattern: &String| HostPattern::parse(pattern).is_ok_and(|pattern| pattern.covers(origin));
         if policy.network.blocked_domains.iter().any(covers) {
@@ -206,7 +213,7 @@ impl PolicyFile {
             }
         }
         if !policy.network.allowed_domains.iter().flatten().any(covers) {
-            *is_turned_on = !had_hosts;
+            *has_new_host = true;
             let key = ["capabilities", "network", "allowed_domains"];
             let what = format!("add \"{origin}\" to `capabilities.network.allowed_domains`");
             file.change(&what, |text| json::push(text, &key, &json!(origin.to_string())))?;
