@@ -265,6 +265,37 @@ fn a_host_that_another_tool_would_reach_too_is_refused() {
 }
 
 #[test]
+fn a_command_changes_all_files_or_none_and_waits_for_others() {
+    let catalogue = Catalogue::empty().copy(TOOL);
+    let place = CommandFolder::with(&catalogue.folder());
+    turn_on(&place, "", &[], &[]);
+    let [config, policy] = ["executor.toml", "one/all.json"].map(|name| place.path(name));
+    let before = [&config, &policy].map(|path| read(path));
+    std::fs::rename(&config, place.path("real.toml")).unwrap();
+    std::os::unix::fs::symlink("real.toml", &config).unwrap();
+    place.expect(
+        &format!("tool allow {TOOL} https://api.example.com --write"),
+        1,
+        &["executor.toml` is a link"],
+    );
+    assert_eq!([&config, &policy].map(|path| read(path)), before);
+
+    std::fs::rename(place.path("real.toml"), &config).unwrap();
+    let hosts = ["a", "b", "c", "d"].map(|name| format!("https://{name}.example.com"));
+    std::thread::scope(|scope| {
+        for host in &hosts {
+            let place = &place;
+            scope
+                .spawn(move || place.expect(&format!("tool allow {TOOL} {host} --write"), 0, &["were made"]));
+        }
+    });
+    for host in hosts {
+        assert!(read(&config).contains(&format!("\"{host}\"")), "{host}: {}", read(&config));
+        assert!(read(&policy).contains(&format!("\"{host}\"")), "{host}: {}", read(&policy));
+    }
+}
+
+#[test]
 fn what_is_not_one_host_over_https_is_refused() {
     let place = CommandFolder::new();
     for (url, words) in [

@@ -13,7 +13,7 @@ mod policies;
 
 use crate::approve::catalogue_options;
 use crate::arguments::AllowOptions;
-use crate::edit::{EditedFile, folder_of, toml};
+use crate::edit::{EditedFile, folder_of, toml, write_all};
 use a2g_capability::{Ceilings, Host, HostPattern};
 use a2g_command::UsageError;
 use a2g_command::layout::wrap;
@@ -22,8 +22,10 @@ use a2g_command::setup::{Setup, config, file, recorded_definitions};
 use a2g_config::{Config, DEFAULT_FILE};
 use a2g_core::catalog::ToolManifest;
 use a2g_types::ident::{ToolName, did_you_mean};
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use policies::Policies;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -34,6 +36,7 @@ const MAX_COLUMNS: usize = 80;
 pub(crate) fn allow(setup: &Setup, options: &AllowOptions) -> anyhow::Result<ExitCode> {
     let name = ToolName::parse(&options.name)?;
     let origin = Origin::parse(&options.url)?;
+    let _lock = options.write.then(|| lock(folder_of(config_path(setup)))).transpose()?;
     let config = config(setup)?;
     origin.check_reachable(&config)?;
     let tools = read_manifests(&config);
@@ -51,12 +54,12 @@ pub(crate) fn allow(setup: &Setup, options: &AllowOptions) -> anyhow::Result<Exi
     let reached = change_config(&mut config_file, &config, manifest, &origin.pattern(), &policies)?;
     check_config(&config_file)?;
     check_others(&tools, &name, &config, &origin.pattern(), &policies)?;
-    let changed = [policies.changed_file(), Some(&config_file), Some(&tool_file)];
+    // The policy is the last: the others let no other tool reach a host if the command ends before it.
+    let changed = [Some(&tool_file), Some(&config_file), policies.changed_file()];
     let files = changed.into_iter().flatten().filter(|file| file.is_changed()).collect::<Vec<_>>();
     let accepted = recorded_definitions(&config).accepted(&name)?;
     if options.write {
-        // Without any of the changes, the tool does not reach the host.
-        files.iter().try_for_each(|file| file.write())?;
+        write_all(&files)?;
     }
     show(&files, &name, &origin.pattern(), options.write);
     say(format_args!("`{name}` may reach no other host than {}.", list(&reached)));
@@ -147,6 +150,16 @@ impl Origin {
 /// The configuration file, which need not exist.
 fn config_path(setup: &Setup) -> &Path {
     file(setup).unwrap_or(Path::new(DEFAULT_FILE))
+}
+
+/// Waits until no other command changes the files of a configuration in this folder. The folder is locked, as
+/// each change replaces the files.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let locked = File::open(folder).and_then(|file| {
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    });
+    locked.with_context(|| format!("`{}` cannot be locked", folder.display()))
 }
 
 /// The manifests of the catalogue, by name. A tool that cannot be read is left out: it cannot run either.

@@ -4,6 +4,7 @@ pub(crate) mod json;
 pub(crate) mod toml;
 
 use crate::difference;
+use a2g_command::output::list;
 use anyhow::{Context as _, bail};
 use std::io::Write as _;
 use std::ops::Range;
@@ -81,7 +82,24 @@ impl EditedFile {
 
     /// Replaces the file as a whole, with its owner and mode.
     pub(crate) fn write(&self) -> anyhow::Result<()> {
-        let Self { path, found, before: _, after } = self;
+        write_all(&[self])
+    }
+
+    /// Checks that the file is still the one that was read.
+    fn check(&self) -> anyhow::Result<()> {
+        let Self { path, found, before: _, after: _ } = self;
+        if path.is_symlink() {
+            bail!("`{}` is a link: name the file that it leads to", path.display());
+        }
+        if std::fs::read_to_string(path).ok() != *found {
+            bail!("`{}` was changed meanwhile: run the command again", path.display());
+        }
+        Ok(())
+    }
+
+    /// Writes the changed content to a new file in the folder, which has the owner and mode of the file.
+    fn draft(&self) -> anyhow::Result<NamedTempFile> {
+        let Self { path, found: _, before: _, after } = self;
         let folder = folder_of(path);
         let write = || {
             std::fs::create_dir_all(folder)?;
@@ -99,17 +117,38 @@ impl EditedFile {
             };
             draft.as_file().set_permissions(std::fs::Permissions::from_mode(mode))?;
             draft.as_file().sync_all()?;
-            draft.persist(path)?;
-            Ok::<_, std::io::Error>(())
+            Ok::<_, std::io::Error>(draft)
         };
-        if path.is_symlink() {
-            bail!("`{}` is a link: name the file that it leads to", path.display());
-        }
-        if std::fs::read_to_string(path).ok() != *found {
-            bail!("`{}` was changed meanwhile: run the command again", path.display());
-        }
         write().with_context(|| format!("`{}` cannot be written", path.display()))
     }
+
+    /// Puts the draft in the place of the file.
+    fn replace(&self, draft: NamedTempFile) -> anyhow::Result<()> {
+        self.check()?;
+        let replaced = draft.persist(&self.path).map_err(|error| error.error);
+        replaced.with_context(|| format!("`{}` cannot be written", self.path.display()))?;
+        Ok(())
+    }
+}
+
+/// Replaces files in this order, after all of them were checked and their new contents are on the disk. The
+/// error names those that were replaced before it.
+pub(crate) fn write_all(files: &[&EditedFile]) -> anyhow::Result<()> {
+    files.iter().try_for_each(|file| file.check())?;
+    let drafts = files.iter().map(|file| file.draft()).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut written = Vec::new();
+    for (file, draft) in files.iter().zip(drafts) {
+        if let Err(error) = file.replace(draft) {
+            let is_first = written.is_empty();
+            return Err(if is_first {
+                error
+            } else {
+                error.context(format!("changed is only {}", list(written)))
+            });
+        }
+        written.push(format!("`{}`", file.path.display()));
+    }
+    Ok(())
 }
 
 /// The folder of a file.
@@ -127,4 +166,36 @@ fn indent_at(text: &str, offset: usize) -> Option<&str> {
     let before = text.get(..offset)?;
     let line = text.get(before.rfind('\n').map_or(0, |at| at + 1)..)?;
     line.get(..line.len() - line.trim_start_matches([' ', '\t']).len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_is_replaced_if_one_cannot_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+        let edit = |path: &Path| {
+            std::fs::write(path, "before").unwrap();
+            let mut file = EditedFile::read(path).unwrap();
+            file.change("a change", |_| Some("after".to_owned())).unwrap();
+            file
+        };
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let files = [edit(&one), edit(&two)];
+        let write = || write_all(&files.each_ref()).map_err(|error| error.to_string());
+        std::fs::write(&two, "of another").unwrap();
+        assert!(write().unwrap_err().contains("two` was changed meanwhile"));
+        assert_eq!((read(&one), read(&two)), ("before".to_owned(), "of another".to_owned()));
+        std::fs::remove_file(&two).unwrap();
+        std::os::unix::fs::symlink(&one, &two).unwrap();
+        assert!(write().unwrap_err().contains("two` is a link"));
+        assert_eq!(read(&one), "before");
+        std::fs::remove_file(&two).unwrap();
+        std::fs::write(&two, "before").unwrap();
+        assert_eq!(write(), Ok(()));
+        assert_eq!((read(&one), read(&two)), ("after".to_owned(), "after".to_owned()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no draft is left");
+    }
 }
