@@ -111,7 +111,8 @@ def refuse_threads():
 
 
 def refuse_processes():
-    import concurrent.futures
+    # Imported later, it would find `register_at_fork`, and ask locks for what those without threads do not have.
+    import concurrent.futures.thread
     import os
     import subprocess
 

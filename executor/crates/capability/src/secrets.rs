@@ -478,7 +478,7 @@ mod tests {
         of_agent.0.agents = Some([AgentDid::parse("did:a:x").unwrap()].into());
         let bindings = [binding("api", &["t"], "header:x-key", request), of_agent];
         let ceilings = Ceilings { secrets: bindings.map(Arc::new).to_vec(), ..Ceilings::closed() };
-        let authority = Authority::for_engine().unwrap();
+        let authority = Authority::for_tests();
         let granted = |claims: Vec<(Layer, Claims)>, agent: &str, tool: &str| {
             let grant = Grant::meet(&authority, claims, &ceilings).unwrap();
             assert!(grant.secrets().is_empty());

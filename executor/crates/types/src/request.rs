@@ -125,13 +125,13 @@ impl DeclaredRequest {
             && path.is_within(&other.path)
     }
 
-    /// `true` if there is a request that both allow. May be `true` for two that share none.
+    /// `true` if there is a request to one host that both allow, whatever their hosts are: only its parser knows
+    /// whether two texts name one host. May be `true` for two that share none.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
-        let Self { text: _, method, is_https, host, port, path } = self;
+        let Self { text: _, method, is_https, host: _, port, path } = self;
         *method == other.method
             && *is_https == other.is_https
-            && *host == other.host
             && *port == other.port
             && path.overlaps(&other.path)
     }
