@@ -253,7 +253,7 @@ mod tests {
     fn a_grant_that_is_wider_in_any_limit_is_not_within_what_was_shown() {
         let shown = summary();
         assert!(shown.is_within(&shown));
-        let wider: [fn(&mut GrantSummary); 21] = [
+        let wider: [fn(&mut GrantSummary); 20] = [
             |wider| wider.limits[Limit::Memory].value += 1,
             |wider| wider.limits[Limit::Cpu].value += 1,
             |wider| wider.limits[Limit::Time].value += 1,
@@ -262,7 +262,6 @@ mod tests {
             |wider| wider.blocked_hosts.clear(),
             |wider| wider.allowed_requests.clear(),
             |wider| wider.secrets.push(secret("third")),
-            |wider| wider.secrets[0].max_uses += 1,
             |wider| wider.secrets[1].withheld_by = None,
             |wider| wider.allowed_requests.push(bound("GET https://a.example/y".to_owned())),
             |wider| wider.requests_per_minute = Some(bound(11)),
@@ -276,12 +275,14 @@ mod tests {
             |wider| calls(wider).max_depth = 2,
             |wider| calls(wider).targets = vec![targets(&["*"])],
         ];
-        let different: [fn(&mut GrantSummary); 5] = [
+        let different: [fn(&mut GrantSummary); 6] = [
             |other| calls(other).targets = vec![targets(&["write_file"])],
             |other| other.allowed_hosts[0].pattern = "*".to_owned(),
             |other| other.allowed_requests[0].value = "GET https://a.example/*".to_owned(),
             |other| other.allowed_requests[0].layer = Layer::Tool,
             |other| other.areas[0].value = "/**".to_owned(),
+            // A secret is shown whole.
+            |other| other.secrets[0].max_uses += 1,
         ];
         for (index, change) in wider.iter().chain(&different).enumerate() {
             let mut changed = summary();
