@@ -117,34 +117,14 @@ impl WasiHttpHooks for Hooks {
 /// The `wasi:http` error code of a refusal.
 fn http_error(refusal: EgressError) -> HttpError {
     match refusal {
-        EgressError::Denied(reason) => match reason {
-            DenialReason::RequestAuthority => HttpError::HttpRequestUriInvalid,
-            DenialReason::Address | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
-                HttpError::DestinationIpProhibited
-            }
-            DenialReason::Connections => HttpError::ConnectionLimitReached,
-            DenialReason::SentBytes => HttpError::HttpRequestBodySize(None),
-            DenialReason::ReceivedBytes => HttpError::HttpResponseBodySize(None),
-            DenialReason::DomainNotAllowed
-            | DenialReason::DomainBlocked
-            | DenialReason::Requests
-            | DenialReason::RequestRate
-            | DenialReason::Staged
-            | DenialReason::HeldRequests
-            | DenialReason::RequestNotDeclared
-            | DenialReason::SecretWithheld
-            | DenialReason::SecretUnavailable
-            | DenialReason::SecretUses
-            | DenialReason::SecretPlace
-            | DenialReason::NetworkOff
-            | DenialReason::NotOffered
-            | DenialReason::OutsideScope
-            | DenialReason::EscapesRoot
-            | DenialReason::ReadOnly
-            | DenialReason::HostPermissions
-            | DenialReason::Link
-            | DenialReason::HardLink => HttpError::HttpRequestDenied,
-        },
+        EgressError::Denied(DenialReason::RequestAuthority) => HttpError::HttpRequestUriInvalid,
+        EgressError::Denied(DenialReason::Address | DenialReason::IpLiteral | DenialReason::NotLookedUp) => {
+            HttpError::DestinationIpProhibited
+        }
+        EgressError::Denied(DenialReason::Connections) => HttpError::ConnectionLimitReached,
+        EgressError::Denied(DenialReason::SentBytes) => HttpError::HttpRequestBodySize(None),
+        EgressError::Denied(DenialReason::ReceivedBytes) => HttpError::HttpResponseBodySize(None),
+        EgressError::Denied(_) => HttpError::HttpRequestDenied,
         EgressError::Failed(failure) => match failure {
             NetworkError::Scheme | NetworkError::Request => HttpError::HttpProtocolError,
             NetworkError::Method => HttpError::HttpRequestMethodInvalid,

@@ -98,34 +98,8 @@ impl Sockets<'_> {
 /// The `wasi:sockets` error code of a refusal.
 fn error_code(refusal: EgressError) -> ErrorCode {
     match refusal {
-        EgressError::Denied(reason) => match reason {
-            DenialReason::Connections => ErrorCode::NewSocketLimit,
-            DenialReason::RequestAuthority
-            | DenialReason::DomainNotAllowed
-            | DenialReason::DomainBlocked
-            | DenialReason::IpLiteral
-            | DenialReason::Address
-            | DenialReason::NotLookedUp
-            | DenialReason::Requests
-            | DenialReason::RequestRate
-            | DenialReason::SentBytes
-            | DenialReason::ReceivedBytes
-            | DenialReason::Staged
-            | DenialReason::HeldRequests
-            | DenialReason::RequestNotDeclared
-            | DenialReason::SecretWithheld
-            | DenialReason::SecretUnavailable
-            | DenialReason::SecretUses
-            | DenialReason::SecretPlace
-            | DenialReason::NetworkOff
-            | DenialReason::NotOffered
-            | DenialReason::OutsideScope
-            | DenialReason::EscapesRoot
-            | DenialReason::ReadOnly
-            | DenialReason::HostPermissions
-            | DenialReason::Link
-            | DenialReason::HardLink => ErrorCode::AccessDenied,
-        },
+        EgressError::Denied(DenialReason::Connections) => ErrorCode::NewSocketLimit,
+        EgressError::Denied(_) => ErrorCode::AccessDenied,
         EgressError::Failed(failure) => match failure {
             NetworkError::Name => ErrorCode::NameUnresolvable,
             NetworkError::Refused => ErrorCode::ConnectionRefused,

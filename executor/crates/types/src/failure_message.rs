@@ -197,54 +197,30 @@ fn host_notice(usage: &Usage) -> String {
 
 /// The reason why a host or an address was refused, with the key of the list; `None` for another denial.
 fn refused_host_reason(denial: &Denial) -> Option<String> {
-    match denial.reason {
-        DenialReason::DomainNotAllowed | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
-            let layer = denial.set_by?;
-            let key = match layer {
-                Layer::Executor => " (`network.allowed_domains`, or `network.tools` if that has the tool)",
-                Layer::StandingPolicy => " (`capabilities.network.allowed_domains`)",
-                Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller => "",
-            };
-            let is_plain = denial.what.starts_with("http://");
-            let scheme =
-                if is_plain { ", and an entry with `https://` allows no plain http" } else { "" };
-            Some(format!("{} does not allow it{key}{scheme}", layer_name(layer)))
-        }
-        DenialReason::DomainBlocked => {
-            let layer = denial.set_by?;
-            let key = match layer {
-                Layer::Executor => " (`network.blocked_domains`)",
-                Layer::StandingPolicy => " (`capabilities.network.blocked_domains`)",
-                Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller => "",
-            };
-            Some(format!("{} blocks it{key}", layer_name(layer)))
-        }
-        DenialReason::Address => Some(
-            "its address is not public, and not in `network.allowed_addresses` of the executor's configuration"
-                .to_owned(),
-        ),
-        DenialReason::OutsideScope
-        | DenialReason::EscapesRoot
-        | DenialReason::ReadOnly
-        | DenialReason::HostPermissions
-        | DenialReason::Link
-        | DenialReason::HardLink
-        | DenialReason::NetworkOff
-        | DenialReason::NotOffered
-        | DenialReason::RequestAuthority
-        | DenialReason::Requests
-        | DenialReason::RequestRate
-        | DenialReason::Connections
-        | DenialReason::SentBytes
-        | DenialReason::ReceivedBytes
-        | DenialReason::Staged
-        | DenialReason::HeldRequests
-        | DenialReason::RequestNotDeclared
-        | DenialReason::SecretWithheld
-        | DenialReason::SecretUnavailable
-        | DenialReason::SecretUses
-        | DenialReason::SecretPlace => None,
+    if denial.reason == DenialReason::Address {
+        let reason = "its address is not public, and not in `network.allowed_addresses` of the executor's configuration";
+        return Some(reason.to_owned());
     }
+    let is_blocked = denial.reason == DenialReason::DomainBlocked;
+    let not_allowed = [DenialReason::DomainNotAllowed, DenialReason::IpLiteral, DenialReason::NotLookedUp];
+    if !is_blocked && !not_allowed.contains(&denial.reason) {
+        return None;
+    }
+    let layer = denial.set_by?;
+    let by = layer_name(layer);
+    let key = match (layer, is_blocked) {
+        (Layer::Executor, true) => " (`network.blocked_domains`)",
+        (Layer::Executor, false) => " (`network.allowed_domains`, or `network.tools` if that has the tool)",
+        (Layer::StandingPolicy, true) => " (`capabilities.network.blocked_domains`)",
+        (Layer::StandingPolicy, false) => " (`capabilities.network.allowed_domains`)",
+        (Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller, _) => "",
+    };
+    if is_blocked {
+        return Some(format!("{by} blocks it{key}"));
+    }
+    let is_plain = denial.what.starts_with("http://");
+    let scheme = if is_plain { ", and an entry with `https://` allows no plain http" } else { "" };
+    Some(format!("{by} does not allow it{key}{scheme}"))
 }
 
 /// The part of a message about a request or a connection that a run under `staged` may not make, or a request that cannot
@@ -284,48 +260,25 @@ fn request_notice(usage: &Usage) -> String {
 /// The part of a message about a request that was refused for a secret: its name, and what to do.
 fn secret_notice(usage: &Usage) -> String {
     let notice = |denial: &Denial| {
-        let reason = match denial.reason {
-            DenialReason::SecretWithheld => {
-                let layer = denial.set_by.map_or("a layer", layer_name);
-                format!("{layer} does not let the run use it")
-            }
-            DenialReason::SecretUnavailable => {
-                "its value cannot be read: `a2g-executor secret check` says why".to_owned()
-            }
-            DenialReason::SecretUses => {
-                "the run has used it as often as it may (`secret.max_uses`)".to_owned()
-            }
-            DenialReason::SecretPlace => {
+        let layer = denial.set_by.map_or("a layer", layer_name);
+        let withheld = format!("{layer} does not let the run use it");
+        let reasons = [
+            (DenialReason::SecretWithheld, &*withheld),
+            (
+                DenialReason::SecretUnavailable,
+                "its value cannot be read: `a2g-executor secret check` says why",
+            ),
+            (DenialReason::SecretUses, "the run has used it as often as it may (`secret.max_uses`)"),
+            (
+                DenialReason::SecretPlace,
                 "it is set only over `https`, in a body only if that is a JSON document with its place, and in no \
-                 connection of the tool's own"
-                    .to_owned()
-            }
-            DenialReason::OutsideScope
-            | DenialReason::EscapesRoot
-            | DenialReason::ReadOnly
-            | DenialReason::HostPermissions
-            | DenialReason::Link
-            | DenialReason::HardLink
-            | DenialReason::NetworkOff
-            | DenialReason::NotOffered
-            | DenialReason::RequestAuthority
-            | DenialReason::DomainNotAllowed
-            | DenialReason::DomainBlocked
-            | DenialReason::IpLiteral
-            | DenialReason::Address
-            | DenialReason::NotLookedUp
-            | DenialReason::Requests
-            | DenialReason::RequestRate
-            | DenialReason::Connections
-            | DenialReason::SentBytes
-            | DenialReason::ReceivedBytes
-            | DenialReason::Staged
-            | DenialReason::HeldRequests
-            | DenialReason::RequestNotDeclared => return None,
-        };
+                 connection of the tool's own",
+            ),
+        ];
+        let (_, reason) = reasons.into_iter().find(|(reason, _)| *reason == denial.reason)?;
         Some(format!("; the {} was refused: {reason}", escape_guest_text(&denial.what)))
     };
-    usage.denied.iter().filter_map(notice).take(1).collect()
+    usage.denied.iter().find_map(notice).unwrap_or_default()
 }
 
 /// The part of a message about a file that could not be changed: the layer that grants it for reading only.

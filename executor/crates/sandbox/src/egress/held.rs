@@ -211,7 +211,7 @@ impl Egress {
             received_bytes: MAX_EXTRA_BYTES,
             ..NetworkBudgets::ZERO
         };
-        let session = NetworkSession::with_secrets(
+        let session = NetworkSession::with_reach(
             Arc::clone(self),
             agent.clone(),
             reach,

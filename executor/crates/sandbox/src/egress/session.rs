@@ -102,26 +102,14 @@ impl NetworkSession {
         grant: &Grant,
         held: Option<Arc<dyn HeldRequests>>,
     ) -> Arc<Self> {
-        let effects = grant.effects().value;
         let secrets = RunSecrets::new(grant.secrets());
         let reach = grant.reach().clone();
-        Self::with_secrets(egress, agent, reach, grant.network_budgets(), effects, held, secrets)
+        let effects = grant.effects().value;
+        Self::with_reach(egress, agent, reach, grant.network_budgets(), effects, held, secrets)
     }
 
-    /// A session with the given reach; the executor uses it for its own requests, which have direct effects.
+    /// A session with this reach and these secrets; the executor uses it for its own requests, which have direct effects.
     pub(super) fn with_reach(
-        egress: Arc<Egress>,
-        agent: AgentDid,
-        reach: Reach,
-        budgets: NetworkBudgets,
-        effects: FileEffects,
-        held: Option<Arc<dyn HeldRequests>>,
-    ) -> Arc<Self> {
-        Self::with_secrets(egress, agent, reach, budgets, effects, held, RunSecrets::default())
-    }
-
-    /// As [`Self::with_reach`], with secrets.
-    pub(super) fn with_secrets(
         egress: Arc<Egress>,
         agent: AgentDid,
         reach: Reach,

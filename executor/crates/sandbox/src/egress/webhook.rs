@@ -2,6 +2,7 @@
 //! requests.
 
 use super::refusal::{EgressError, NetworkError};
+use super::secrets::RunSecrets;
 use super::session::NetworkSession;
 use super::target::Target;
 use super::{Egress, EgressSettings, NetworkBackend as _, Timeouts};
@@ -129,6 +130,7 @@ impl WebhookClient {
             budgets,
             FileEffects::Direct,
             None,
+            RunSecrets::default(),
         );
         let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE_TIMEOUT), between_bytes: None };
         let answer = Arc::clone(&session).send(request, timeouts).await;
