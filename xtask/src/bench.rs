@@ -65,7 +65,7 @@ const RAM_DISK: &str = "/dev/shm";
 /// The command `bench`. The benchmark and the executor that it calls have a profile of their own, which is optimised.
 pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
     tools::build_with_executor(workspace)?;
-    tools::compile("the benchmark", benchmark(workspace).arg("--no-run"))?;
+    tools::compile(workspace, "the benchmark", benchmark(workspace).arg("--no-run"))?;
     if part != Some(FLEET) {
         let arguments = part.map(|part| ["--", part]).into_iter().flatten();
         run::show("run the benchmark", benchmark(workspace).args(arguments))?;
@@ -86,7 +86,7 @@ fn benchmark(workspace: &Workspace) -> Command {
 /// Builds the executor that `bench` measures, with the profile of the benchmark.
 fn build_executor(workspace: &Workspace) -> Result<()> {
     let arguments = ["build", "--locked", "--profile", "bench", "-p", "a2g-executor"];
-    tools::compile("the executor", &mut workspace.cargo(&arguments))
+    tools::compile(workspace, "the executor", &mut workspace.cargo(&arguments))
 }
 
 /// The program that [`build_executor`] builds.

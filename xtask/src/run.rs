@@ -32,7 +32,7 @@ pub(crate) struct Workspace {
     /// The target directory that holds this program.
     pub(crate) target: PathBuf,
     /// `true` if another program shows its progress meanwhile: each step is then one line, even on a terminal.
-    shares_terminal: bool,
+    pub(crate) shares_terminal: bool,
 }
 
 impl Workspace {

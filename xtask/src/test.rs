@@ -193,6 +193,22 @@ impl Selection {
         setup::prepare_makers(workspace)?;
         Ok(guests)
     }
+
+    /// Installs what the tests need, and builds their guests and the tools.
+    fn prepare(&self, workspace: &Workspace) -> Result<GuestCompilers> {
+        let guests = self.install(workspace)?;
+        tools::build(workspace, &guests)?;
+        if self.has_module("mcp_conformance") {
+            tools::build_conformance_guests(workspace, &guests)?;
+        }
+        if guests.has_wasip2 && self.has_wasip2() {
+            tools::build_wasip2_guests(workspace)?;
+        }
+        if self.has_module("clients") {
+            tools::build_rust_client(workspace)?;
+        }
+        Ok(guests)
+    }
 }
 
 /// The command `test`, with arguments for `cargo test`.
@@ -211,7 +227,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         list.arg("--").args(for_tests).args(["--list", "--format", "terse"]);
         run::output(&mut list).unwrap_or_default()
     };
-    let compile = || tools::compile("the executor and the tests", &mut main_tests("--no-run"));
+    let compile = || tools::compile(workspace, "the executor and the tests", &mut main_tests("--no-run"));
     let selection = if arguments.is_empty() {
         Selection::All
     } else {
@@ -219,24 +235,16 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         Selection::Listed(list())
     };
     let guests = match selection {
-        // An installation waits for the network and the disk while the compilation uses the processor.
+        // An installation waits for the network and the disk, and one crate of the tools for a single core, while the
+        // compilation uses the processor.
         Selection::All => thread::scope(|scope| {
-            let installing = scope.spawn(|| selection.install(&workspace.beside_another_program()));
+            let preparing = scope.spawn(|| selection.prepare(&workspace.beside_another_program()));
             compile()?;
-            installing.join().unwrap_or_else(|_| bail!("the installation has panicked"))
+            preparing.join().unwrap_or_else(|_| bail!("the preparation has panicked"))
         })?,
-        Selection::Listed(_) => selection.install(workspace)?,
+        Selection::Listed(_) => selection.prepare(workspace)?,
     };
     tools::build_for_tests(workspace)?;
-    if selection.has_module("mcp_conformance") {
-        tools::build_conformance_guests(workspace, &guests)?;
-    }
-    if guests.has_wasip2 && selection.has_wasip2() {
-        tools::build_wasip2_guests(workspace)?;
-    }
-    if selection.has_module("clients") {
-        tools::build_rust_client(workspace)?;
-    }
     let listed = if guests.has_wasip2 { String::new() } else { list() };
     let skip = if guests.has_wasip2 { &[][..] } else { &["--skip", WASIP2_MARK] };
     let mut main = main_tests("--");
@@ -249,7 +257,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         let words = ["test", "--locked", "--no-fail-fast", "--workspace"];
         let excluded = ["--exclude", "a2g-guest-sdk", "--exclude", "a2g-guest-sdk-derive"];
         let tools_tests = || workspace.guest_cargo(&[&words[..], &excluded].concat());
-        tools::compile("the tests of the tools", tools_tests().arg("--no-run"))?;
+        tools::compile(workspace, "the tests of the tools", tools_tests().arg("--no-run"))?;
         for HostileSetting { isolation, name, same } in HOSTILE_SETTINGS {
             let mut hostile = executor_tests(workspace, &["sandbox"], "hostile", skip);
             for module in same {

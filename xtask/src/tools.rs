@@ -14,7 +14,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::components::{self, Language};
-use crate::run::{self, Workspace};
+use crate::run::{self, UNLIMITED, Workspace};
 use crate::setup::{self, GuestCompilers, WASIP1, WASIP2};
 
 pub(crate) const HELP: &str = "\
@@ -83,7 +83,10 @@ fn prepare(workspace: &Workspace, cache_home: Option<&Path>) -> Result<()> {
     run::show("compile the tools", &mut command)
 }
 
-pub(crate) fn compile(what: &str, cargo: &mut Command) -> Result<()> {
+pub(crate) fn compile(workspace: &Workspace, what: &str, cargo: &mut Command) -> Result<()> {
+    if workspace.shares_terminal {
+        return run::log(workspace, &format!("build {what}"), cargo, UNLIMITED);
+    }
     run::progress("Building", what);
     run::show(&format!("build {what}"), cargo)
 }
@@ -125,7 +128,7 @@ pub(crate) fn build_modules(workspace: &Workspace, guests: &GuestCompilers) -> R
     ];
     for (what, packages) in parts {
         let build = ["build", "--locked", "--release", "--target", WASIP1];
-        compile(&what, &mut guests.cargo(workspace, &[&build[..], packages].concat()))?;
+        compile(workspace, &what, &mut guests.cargo(workspace, &[&build[..], packages].concat()))?;
     }
     Ok(())
 }
@@ -139,14 +142,15 @@ pub(crate) fn module(workspace: &Workspace, name: &str) -> PathBuf {
 /// Builds the guests of the tests that need [`WASIP2`], with the native toolchain.
 pub(crate) fn build_wasip2_guests(workspace: &Workspace) -> Result<()> {
     let arguments = ["build", "--locked", "--release", "--target", WASIP2, "--package", "hostile_tcp"];
-    compile(&format!("guests of the tests for {WASIP2}"), &mut workspace.guest_cargo(&arguments))
+    let what = format!("guests of the tests for {WASIP2}");
+    compile(workspace, &what, &mut workspace.guest_cargo(&arguments))
 }
 
 /// Builds the tools that the conformance suite of MCP calls. They are examples, which no other build includes.
 pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &GuestCompilers) -> Result<()> {
     let arguments =
         ["build", "--locked", "--release", "--target", WASIP1, "--package", "conformance", "--examples"];
-    compile("the tools of the conformance suite", &mut guests.cargo(workspace, &arguments))
+    compile(workspace, "the tools of the conformance suite", &mut guests.cargo(workspace, &arguments))
 }
 
 /// Builds the client of MCP in Rust: a workspace of its own, because its dependencies need other features.
@@ -154,7 +158,7 @@ pub(crate) fn build_rust_client(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo(&["build", "--locked"]);
     cargo.current_dir(workspace.root.join("tests/clients/rmcp"));
     cargo.env("CARGO_TARGET_DIR", setup::clients_folder(workspace).join("rmcp"));
-    compile("the client of MCP in Rust", &mut cargo)
+    compile(workspace, "the client of MCP in Rust", &mut cargo)
 }
 
 /// The name and the module of each tool. A tool that cannot be made here is left out.

@@ -93,7 +93,7 @@ impl Place {
         let mut native = workspace.cargo(&["build", "--release", "--bin", "guest"]);
         for cargo in [&mut modules, &mut native] {
             cargo.current_dir(&folder).env("CARGO_TARGET_DIR", folder.join("target"));
-            tools::compile("the program of the peers", cargo)?;
+            tools::compile(workspace, "the program of the peers", cargo)?;
         }
         let release = folder.join("target").join(WASIP1).join("release");
         for name in ["guest.wasm", "extism.wasm"] {
