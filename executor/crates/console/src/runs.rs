@@ -408,6 +408,9 @@ fn limits(receipt: &Receipt) -> Markup {
                 @for contact in usage.network_used.iter().flat_map(|used| &used.contacted) {
                     p { code { (line(&contact.authority)) } ": " (counted(contact.requests, "request")) ", " (counted(contact.sent_bytes, "byte")) " sent, " (counted(contact.received_bytes, "byte")) " received" }
                 }
+                @for secret in usage.network_used.iter().flat_map(|used| &used.secrets).filter(|secret| secret.redacted > 0) {
+                    p { "the value of the secret " code { (secret.name.as_str()) } " was replaced " (counted(secret.redacted, "time")) " in what came back" }
+                }
             }
             @if let Some(session) = &receipt.session {
                 dt { "Session" }

@@ -40,6 +40,7 @@ pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
 
 use a2g_capability::{Grant, GrantView, Permit};
+use a2g_sandbox::egress::SentSecrets;
 use a2g_sandbox::{
     Abort, Accounting, Artifact, Code, CodeFeatures, EventSink, Execution, Input, Outside, Sandbox,
 };
@@ -163,6 +164,15 @@ impl RunRequest {
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.grant
+    }
+
+    /// The values of secrets that earlier turns of the run's session have sent.
+    #[must_use]
+    pub fn sent_secrets(&self) -> SentSecrets {
+        match &self.assigned {
+            AssignedRun::Process(job) => job.sent_secrets(),
+            AssignedRun::Inline(..) | AssignedRun::Unavailable(_) => SentSecrets::default(),
+        }
     }
 }
 

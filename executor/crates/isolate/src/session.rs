@@ -16,6 +16,7 @@ use super::supervisor::truncate;
 use super::user::User;
 use super::zygote_handle::Child;
 use a2g_capability::{GrantView, Permit};
+use a2g_sandbox::egress::SentSecrets;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::tool::Contract;
 use std::io::Error;
@@ -128,6 +129,8 @@ pub struct SessionProcess {
     pub(super) turns: u32,
     /// CPU time at the end of its last turn. What it uses afterwards counts in the next one.
     pub(super) cpu: Duration,
+    /// The values of secrets that its turns have sent, which its guest may have kept.
+    pub(super) sent: SentSecrets,
 }
 
 impl SessionProcess {

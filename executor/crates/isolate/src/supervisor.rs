@@ -26,6 +26,7 @@ use super::zygote_pool::ZygotePool;
 use super::{GRACE, Module, PreforkConfig};
 use a2g_capability::{Grant, Handover, Permit, TurnLimits, Upper};
 use a2g_runtime::spawn;
+use a2g_sandbox::egress::SentSecrets;
 use a2g_sandbox::{Event, Execution, error_detail, parse_result};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
@@ -447,7 +448,7 @@ impl Supervisor {
         outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
         outcome.usage.denied_truncated |= denied_truncated;
         let served = earlier_runs.saturating_add(1);
-        let kept = self.keep(child, served, end_cpu, request, &outcome.end);
+        let kept = self.keep(child, served, end_cpu, request, &outcome.end, execution);
         Ok((outcome, kept))
     }
 
@@ -460,6 +461,7 @@ impl Supervisor {
         cpu: Option<Duration>,
         request: &JobRequest,
         end: &End,
+        execution: &Execution,
     ) -> KeptProcess {
         match (&request.further_use, cpu) {
             (FurtherUse::Runs(key), _) => {
@@ -467,7 +469,9 @@ impl Supervisor {
                 KeptProcess::Child(UsedChild { idle, key: key.clone(), child, served, epoch: request.epoch })
             }
             (FurtherUse::Turns { key, .. }, Some(cpu)) if end.is_answer() && child.channel.shrink() => {
-                KeptProcess::Session(SessionProcess { key: key.clone(), child, turns: served, cpu })
+                let network = execution.network().session();
+                let sent = network.map(|session| session.sent_secrets()).unwrap_or_default();
+                KeptProcess::Session(SessionProcess { key: key.clone(), child, turns: served, cpu, sent })
             }
             (FurtherUse::None | FurtherUse::Turns { .. }, _) => KeptProcess::Nothing,
         }
@@ -582,6 +586,16 @@ impl JobRequest {
         };
         let left = (refused != SessionRefusal::Ended).then_some(process);
         Err(RefusedSession { reason: refused, process: left })
+    }
+
+    /// The values of secrets that earlier turns of its session have sent.
+    pub(super) fn sent_secrets(&self) -> SentSecrets {
+        match &self.further_use {
+            FurtherUse::Turns { earlier: Some(process), .. } => process.sent.clone(),
+            FurtherUse::None | FurtherUse::Runs(_) | FurtherUse::Turns { earlier: None, .. } => {
+                SentSecrets::default()
+            }
+        }
     }
 
     /// The arguments as JSON text.

@@ -77,6 +77,7 @@ mod path_text;
 mod preopens;
 #[cfg(feature = "preview1")]
 mod preview1;
+mod redacted_end;
 mod session;
 pub mod snapshot;
 mod sockets;
@@ -118,6 +119,7 @@ use limiter::MemoryGauge;
 pub use meter::Accounting;
 use meter::{Meter, MeteredFuture};
 use output::{GuestStream, OutputCollector, StdStream};
+use redacted_end::redact_end;
 use serde_json::Value;
 use staged::Staged;
 use state::{CurrentStats, Deadline, EffectiveLimits, Preopen, PreopenKind, RunStats, StoreState};
@@ -242,6 +244,7 @@ impl Execution {
                     grant.output(),
                     Arc::clone(&budget),
                     events.clone(),
+                    outside.network.clone(),
                 )),
                 denials: denials::Denials::new(events.clone()),
                 effective_limits: std::sync::OnceLock::new(),
@@ -313,16 +316,22 @@ impl Execution {
         self.started_at + self.grant.timeout().value.duration()
     }
 
-    /// The outcome at `now`, with `end` as the run's end. [`Sandbox::execute`] uses it, and so does the runner of
+    /// The outcome at `now`, with `end` as the run's end, and the values of the run's secrets replaced where its guest wrote
+    /// them. [`Sandbox::execute`] uses it, and so does the runner of
     /// a guest that is stuck in a host call and cannot produce its own outcome.
     #[must_use]
     pub fn outcome(&self, end: End, now: Instant) -> Outcome {
         let stats = &self.stats;
+        let end = redact_end(&self.network, end);
+        let output = stats.collector.finish();
         let (mut denied, mut denied_truncated) = self.network.denials();
         let (filesystem_denials, is_truncated) = stats.denials.list();
         denied.extend(filesystem_denials);
         denied_truncated |= is_truncated || denied.len() > Usage::MAX_DENIALS;
         denied.truncate(Usage::MAX_DENIALS);
+        for denial in &mut denied {
+            denial.what = self.network.redact_text(std::mem::take(&mut denial.what));
+        }
         // A guest that was never instantiated has no live store to read the limits from, so the grant's
         // own values are reported.
         let effective_limits = stats.effective_limits.get().cloned().unwrap_or_else(|| EffectiveLimits {
@@ -344,7 +353,7 @@ impl Execution {
                 peak_resident_bytes: None,
                 earlier_runs: 0,
             },
-            output: stats.collector.finish(),
+            output,
             usage: Usage {
                 memory: effective_limits.memory,
                 cpu: effective_limits.cpu,

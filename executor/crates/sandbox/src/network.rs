@@ -124,6 +124,7 @@ fn http_error(refusal: EgressError) -> HttpError {
         EgressError::Denied(DenialReason::Connections) => HttpError::ConnectionLimitReached,
         EgressError::Denied(DenialReason::SentBytes) => HttpError::HttpRequestBodySize(None),
         EgressError::Denied(DenialReason::ReceivedBytes) => HttpError::HttpResponseBodySize(None),
+        EgressError::Denied(DenialReason::SecretAnswer) => HttpError::HttpResponseContentCoding(None),
         EgressError::Denied(_) => HttpError::HttpRequestDenied,
         EgressError::Failed(failure) => match failure {
             NetworkError::Scheme | NetworkError::Request => HttpError::HttpProtocolError,

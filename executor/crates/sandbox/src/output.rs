@@ -1,5 +1,7 @@
 //! The output of a guest under one limit: standard output and error, logs, progress and artifacts.
 //!
+//! What leaves a run here has the values of its secrets replaced, in the process that has them: the server.
+//!
 //! The streams replace wasmtime's: they accept bytes only while the limit allows, never buffer bytes beyond the limit,
 //! and do not allocate host memory for an empty write.
 
@@ -8,6 +10,7 @@ use super::events::{Event, EventSink};
 use super::label::{LabelError, check_media_type, check_name};
 use super::state::CurrentStats;
 use super::termination::TerminationReason;
+use crate::egress::Network;
 use a2g_types::limit::{Bound, Limit};
 use a2g_types::outcome::{Artifact, LogLevel, LogLine, Progress, RunOutput};
 use a2g_types::quantity::OutputLimit;
@@ -30,6 +33,10 @@ const MAX_LINE_BYTES: usize = 8 << 10;
 const MAX_LOG_LINES: usize = 10_000;
 /// Maximum number of progress messages reported while the guest runs. The last message is always in the report.
 const MAX_PROGRESS: usize = 10_000;
+/// The name of an artifact whose own name is none once values are replaced in it.
+const REDACTED_NAME: &str = "artifact";
+/// The media type of an artifact whose own type is none once values are replaced in it.
+const REDACTED_MEDIA_TYPE: &str = "application/octet-stream";
 /// Maximum number of bytes of standard error that a report quotes when a command fails.
 const MAX_STDERR_TAIL_BYTES: usize = 2 << 10;
 
@@ -40,6 +47,8 @@ pub(super) struct OutputCollector {
     budget: Arc<Budget>,
     state: Mutex<CollectorState>,
     events: EventSink,
+    /// The network of the run, which knows the values that are replaced.
+    network: Network,
 }
 
 #[derive(Debug, Default)]
@@ -61,8 +70,13 @@ pub(super) enum StdStream {
 }
 
 impl OutputCollector {
-    pub(super) fn new(limit: Bound<OutputLimit>, budget: Arc<Budget>, events: EventSink) -> Self {
-        Self { limit, budget, state: Mutex::default(), events }
+    pub(super) fn new(
+        limit: Bound<OutputLimit>,
+        budget: Arc<Budget>,
+        events: EventSink,
+        network: Network,
+    ) -> Self {
+        Self { limit, budget, state: Mutex::default(), events, network }
     }
 
     pub(super) fn limit(&self) -> Bound<OutputLimit> {
@@ -119,13 +133,17 @@ impl OutputCollector {
         let mut state = self.lock();
         self.charge(&mut state, message.len() + 1)?;
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
-        let progress = Progress { percent, message: printable(message) };
+        self.push_progress(&mut state, percent, message);
+        Ok(())
+    }
+
+    fn push_progress(&self, state: &mut CollectorState, percent: Option<f32>, message: &str) {
+        let progress = Progress { percent, message: self.network.redact_text(printable(message)) };
         state.progress_count += 1;
         if state.progress_count <= MAX_PROGRESS {
             self.events.emit(|| Event::Progress(progress.clone()));
         }
         state.output.progress = Some(progress);
-        Ok(())
     }
 
     /// Adds one chunk to an artifact, whose media type is taken from the first chunk. An invalid name or media type is
@@ -162,10 +180,31 @@ impl OutputCollector {
         }
         if last {
             let artifact = state.open_artifacts.remove(index);
-            self.events.emit(|| Event::Artifact(artifact.clone()));
-            state.output.artifacts.push(artifact);
+            self.push_artifact(&mut state, artifact);
         }
         Ok(Ok(()))
+    }
+
+    fn push_artifact(&self, state: &mut CollectorState, artifact: Artifact) {
+        let Artifact { name, mime, content } = artifact;
+        let artifact = Artifact {
+            name: self.redact_label(name, check_name, REDACTED_NAME),
+            mime: self.redact_label(mime, check_media_type, REDACTED_MEDIA_TYPE),
+            content: self.network.redact_bytes(content),
+        };
+        self.events.emit(|| Event::Artifact(artifact.clone()));
+        state.output.artifacts.push(artifact);
+    }
+
+    /// A label of an artifact with the values of secrets replaced, or this `other` one if the result were no label.
+    fn redact_label(
+        &self,
+        label: String,
+        check: impl Fn(&str) -> Result<(), LabelError>,
+        other: &str,
+    ) -> String {
+        let redacted = self.network.redact_text(label);
+        if check(&redacted).is_ok() { redacted } else { other.to_owned() }
     }
 
     fn end_stderr_line(&self, state: &mut CollectorState) {
@@ -179,7 +218,7 @@ impl OutputCollector {
 
     fn push_log_line(&self, state: &mut CollectorState, level: LogLevel, message: &str) {
         if state.output.logs.len() < MAX_LOG_LINES {
-            let message = printable(message);
+            let message = self.network.redact_text(printable(message));
             self.events.emit(|| Event::Log(level, message.clone()));
             state.output.logs.push(LogLine { level, message });
         } else {
@@ -219,12 +258,7 @@ impl OutputCollector {
         }
         // The next message replaces this one, so its bytes do not count against later output.
         state.bytes = bytes;
-        let progress = Progress { message: printable(&progress.message), ..progress };
-        state.progress_count += 1;
-        if state.progress_count <= MAX_PROGRESS {
-            self.events.emit(|| Event::Progress(progress.clone()));
-        }
-        state.output.progress = Some(progress);
+        self.push_progress(&mut state, progress.percent, &progress.message);
     }
 
     /// Records an artifact that another process has already counted against the limit.
@@ -237,8 +271,7 @@ impl OutputCollector {
         // The child has checked the labels too, but a compromised child can send any.
         let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
         if is_checked && self.budget.charge(Limit::Artifacts, 1).is_ok() {
-            self.events.emit(|| Event::Artifact(artifact.clone()));
-            state.output.artifacts.push(artifact);
+            self.push_artifact(&mut state, artifact);
         } else {
             state.output.truncated = true;
         }
@@ -276,11 +309,11 @@ impl OutputCollector {
         let mut state = self.lock();
         self.end_stderr_line(&mut state);
         let unfinished = std::mem::take(&mut state.open_artifacts);
-        unfinished.iter().for_each(|artifact| self.events.emit(|| Event::Artifact(artifact.clone())));
-        let mut output = std::mem::take(&mut state.output);
-        output.truncated |= !unfinished.is_empty();
-        output.artifacts.extend(unfinished);
-        output
+        state.output.truncated |= !unfinished.is_empty();
+        for artifact in unfinished {
+            self.push_artifact(&mut state, artifact);
+        }
+        std::mem::take(&mut state.output)
     }
 }
 
@@ -396,7 +429,8 @@ mod tests {
     fn collector(bytes: u64) -> OutputCollector {
         let value = OutputLimit::from_bytes(bytes).unwrap();
         let budget = Budget::new(Budgets::default().with(Limit::Artifacts, MAX_ARTIFACTS));
-        OutputCollector::new(Bound { value, layer: Layer::Verdict }, Arc::new(budget), EventSink::default())
+        let limit = Bound { value, layer: Layer::Verdict };
+        OutputCollector::new(limit, Arc::new(budget), EventSink::default(), Network::Off)
     }
 
     #[test]

@@ -270,6 +270,11 @@ fn secret_notice(usage: &Usage) -> String {
             ),
             (DenialReason::SecretUses, "the run has used it as often as it may (`secret.max_uses`)"),
             (
+                DenialReason::SecretAnswer,
+                "it is compressed or only a part, so that no value of a secret could be found in it; the server has to \
+                 answer with all of it, without `content-encoding`",
+            ),
+            (
                 DenialReason::SecretPlace,
                 "it is set only over `https`, in a body only if that is a JSON document with its place, and in no \
                  connection of the tool's own",

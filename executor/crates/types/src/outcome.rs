@@ -416,6 +416,8 @@ pub enum DenialReason {
     /// The secret that the request needs cannot be set in it: its host is reached without TLS, or its body is
     /// not such a JSON document; or it is a connection of a run with secrets, in which none is set.
     SecretPlace,
+    /// An answer to a run with secrets is compressed or only a part, so that no value could be found in it.
+    SecretAnswer,
 }
 
 impl DenialReason {
@@ -454,7 +456,8 @@ impl DenialReason {
             | Self::SecretWithheld
             | Self::SecretUnavailable
             | Self::SecretUses
-            | Self::SecretPlace => true,
+            | Self::SecretPlace
+            | Self::SecretAnswer => true,
         }
     }
 }
@@ -554,6 +557,8 @@ pub struct SecretUse {
     pub without: u32,
     /// The number of cookies of these requests' answers that the guest did not get.
     pub kept_cookies: u32,
+    /// The number of times that its value was replaced in the answers of the run and in what the guest returned.
+    pub redacted: u32,
 }
 
 /// The effective limits, read back from the live store, and the denials.

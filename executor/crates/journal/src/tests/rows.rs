@@ -173,6 +173,7 @@ fn full_usage(usage: &mut Usage) {
         DenialReason::SecretUnavailable,
         DenialReason::SecretUses,
         DenialReason::SecretPlace,
+        DenialReason::SecretAnswer,
     ];
     let reasons = DenialReason::VARIANTS.iter().filter(|reason| !later.contains(reason));
     usage.denied = reasons.map(denial).collect();

@@ -5,6 +5,7 @@ use super::address::{AllowedAddress, is_allowed};
 use super::connection::{TlsError, connector};
 use super::held::HeldRequests;
 use super::rate::Rates;
+use super::redaction::SentSecrets;
 use super::resolve::{Resolve, SystemResolver};
 use super::secrets::SecretStore;
 use super::session::NetworkSession;
@@ -87,19 +88,21 @@ impl Egress {
     /// The network of one run of `agent` under `grant`.
     #[must_use]
     pub fn open(self: &Arc<Self>, agent: &AgentDid, grant: &Grant) -> Network {
-        self.open_holding(agent, grant, None)
+        self.open_holding(agent, grant, None, SentSecrets::default())
     }
 
-    /// As [`Self::open`]. The requests that a staged run may not send wait in `held`, as many as the grant allows.
+    /// As [`Self::open`]. The requests that a staged run may not send wait in `held`, as many as the grant allows. `sent`
+    /// has the values of secrets that earlier turns of the run's session have sent.
     #[must_use]
     pub fn open_holding(
         self: &Arc<Self>,
         agent: &AgentDid,
         grant: &Grant,
         held: Option<Arc<dyn HeldRequests>>,
+        sent: SentSecrets,
     ) -> Network {
         if grant.network().value {
-            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant, held))
+            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant, held, sent))
         } else {
             Network::Off
         }

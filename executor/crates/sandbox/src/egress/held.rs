@@ -5,6 +5,7 @@
 //!                                                 commit: Egress::send_held ─▶ the checks again, by a session of its own
 //! ```
 
+use super::redaction::SentSecrets;
 use super::refusal::{EgressError, NetworkError};
 use super::secrets::RunSecrets;
 use super::session::NetworkSession;
@@ -121,7 +122,7 @@ impl HeldRequest {
         let Target { tls, host, port } = &Target::parse(&uri)?;
         let sent =
             RequestTarget { method: &self.method, is_https: *tls, host, port: *port, path: uri.path() };
-        let secrets = RunSecrets::new(granted);
+        let secrets = RunSecrets::new(granted, SentSecrets::default());
         let plan = secrets.plan(&sent).map_err(|refusal| EgressError::Denied(refusal.reason))?;
         Ok(plan.to_held())
     }
@@ -218,7 +219,7 @@ impl Egress {
             budgets,
             FileEffects::Direct,
             None,
-            RunSecrets::new(secrets),
+            RunSecrets::new(secrets, SentSecrets::default()),
         );
         let message = make_message(request, body)?;
         let answer = timeout(MAX_SEND_TIME, session.send(message, Timeouts::default())).await;

@@ -7,6 +7,7 @@
 //!
 //! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains, requests) ─▶ secrets of the run ─▶ rate
 //!    ─▶ connection ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ secrets set ─▶ HTTP/1.1
+//!    ─▶ answer, in which the values of secrets are replaced
 //! NetworkSession::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ stored for this run
 //! NetworkSession::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
@@ -30,6 +31,8 @@ mod connection;
 mod held;
 #[cfg(feature = "egress")]
 mod rate;
+#[cfg(feature = "egress")]
+mod redaction;
 mod refusal;
 #[cfg(feature = "egress")]
 mod resolve;
@@ -55,6 +58,8 @@ pub use address::{AllowedAddress, AllowedAddressError};
 pub use connection::{TlsError, client_config};
 #[cfg(feature = "egress")]
 pub use held::{BodyFile, HeldRequest, HeldRequests, HeldSecret, MAX_HELD_BODY_BYTES};
+#[cfg(feature = "egress")]
+pub use redaction::SentSecrets;
 pub use refusal::{EgressError, NetworkError};
 #[cfg(feature = "egress")]
 pub use secrets::{SecretFuture, SecretStore, SecretUnavailable, SecretValue, SecretValueError};
@@ -162,6 +167,46 @@ impl Network {
             return session.denials();
         }
         (Vec::new(), false)
+    }
+
+    /// `true` if values are to be replaced in what the guest returns.
+    pub(crate) fn has_sent_secrets(&self) -> bool {
+        #[cfg(feature = "egress")]
+        if let Some(session) = self.session() {
+            return session.secrets().matcher().is_some();
+        }
+        false
+    }
+
+    /// A text of the guest in which the values of the run's secrets are replaced.
+    pub(crate) fn redact_text(&self, text: String) -> String {
+        #[cfg(feature = "egress")]
+        if let Some(redacted) = self.session().and_then(|session| session.redact_text(&text)) {
+            return redacted;
+        }
+        text
+    }
+
+    /// As [`Self::redact_text`], for bytes.
+    pub(crate) fn redact_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        #[cfg(feature = "egress")]
+        if let Some(redacted) = self.session().and_then(|session| session.redact_bytes(&bytes)) {
+            return redacted;
+        }
+        bytes
+    }
+
+    /// The text of a JSON value with the values of the run's secrets replaced in its strings and numbers; `None` if it has
+    /// none of them.
+    #[cfg(feature = "egress")]
+    pub(crate) fn redact_json(&self, json: &str) -> Option<String> {
+        self.session()?.redact_json(json)
+    }
+
+    /// As with the feature `egress`: without it, a run has no secrets.
+    #[cfg(not(feature = "egress"))]
+    pub(crate) fn redact_json(&self, _json: &str) -> Option<String> {
+        None
     }
 
     /// The run's use of the network, as counted in this process.

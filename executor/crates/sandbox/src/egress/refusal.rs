@@ -110,6 +110,7 @@ impl EgressError {
                 // Counted on a connection, or nothing that a request is denied for.
                 DenialReason::SentBytes
                 | DenialReason::ReceivedBytes
+                | DenialReason::SecretAnswer
                 | DenialReason::NotLookedUp
                 | DenialReason::Staged
                 | DenialReason::HeldRequests

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //! request ─ plan ─▶ the bindings that it fits ─ load ─▶ their values ─ TLS handshake ─ set ─▶ the request as it is sent
+//! answer  ◀─ values replaced (redaction.rs) ◀─ cookies kept ◀──────────────────────────────────── the answer of the server
 //! ```
 //! A request gets a secret exactly if it is one of the binding's requests, whatever the guest has put at the place of
 //! the value. A value is set only when the server at the other end has proved its name, and only in the request that is
 //! sent then: a request that waits for a commit has none.
 
 use super::held::HeldSecret;
+use super::redaction::SentSecrets;
 use super::refusal::{EgressError, NetworkError};
 use super::{Body, Egress};
 use a2g_capability::{GrantedSecret, Rendering, RequestTarget, SecretPlace};
+use a2g_redact::Matcher;
 use a2g_types::ident::SecretName;
 use a2g_types::limit::Layer;
 use a2g_types::outcome::{DenialReason, SecretUse, Usage};
@@ -74,6 +77,20 @@ impl SecretValue {
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// `true` for a value with the same text.
+    pub(super) fn has_same_text(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+
+    /// The value as an answer could have it, and the password of one that is `user:password`.
+    pub(super) fn texts(&self, rendering: &Rendering) -> impl Iterator<Item = &str> {
+        let password = match rendering {
+            Rendering::Plain | Rendering::Scheme(_) => None,
+            Rendering::Basic => self.text.split_once(':').map(|(_user, password)| password),
+        };
+        std::iter::once(self.text.as_str()).chain(password)
     }
 
     /// The text that is set at the place.
@@ -152,7 +169,11 @@ pub(super) struct SecretRefusal {
 
 /// The secrets of one run.
 #[derive(Debug, Default)]
-pub(super) struct RunSecrets(Vec<RunSecret>);
+pub(super) struct RunSecrets {
+    all: Vec<RunSecret>,
+    /// The values that are replaced in what comes back.
+    sent: SentSecrets,
+}
 
 #[derive(Debug)]
 struct RunSecret {
@@ -180,30 +201,52 @@ impl fmt::Debug for Cookie {
 }
 
 impl RunSecrets {
-    pub(super) fn new(granted: &[GrantedSecret]) -> Self {
+    /// The secrets that a run is granted. `sent` has the values that earlier turns of its session have sent.
+    pub(super) fn new(granted: &[GrantedSecret], sent: SentSecrets) -> Self {
         let secret = |granted: &GrantedSecret| {
             let name = granted.binding.name().clone();
-            let used = SecretUse { name, versions: Vec::new(), uses: 0, without: 0, kept_cookies: 0 };
+            let used =
+                SecretUse { name, versions: Vec::new(), uses: 0, without: 0, kept_cookies: 0, redacted: 0 };
             let state = Mutex::new(SecretState { used, cookies: Vec::new() });
             RunSecret { granted: granted.clone(), state }
         };
-        Self(granted.iter().map(secret).collect())
+        Self { all: granted.iter().map(secret).collect(), sent }
     }
 
-    /// `true` if a request of the run may get a secret.
-    pub(super) fn may_be_used(&self) -> bool {
-        self.0.iter().any(|secret| secret.granted.withheld_by.is_none())
+    /// `true` if a server could give a value back to the run: a request may get a secret, or an earlier turn of the session
+    /// has sent one.
+    pub(super) fn may_come_back(&self) -> bool {
+        self.all.iter().any(|secret| secret.granted.withheld_by.is_none()) || self.matcher().is_some()
+    }
+
+    /// The values that the run has sent.
+    pub(super) fn sent(&self) -> &SentSecrets {
+        &self.sent
+    }
+
+    /// The forms of these values; `None` if none was sent.
+    pub(super) fn matcher(&self) -> Option<Arc<Matcher>> {
+        self.sent.matcher()
     }
 
     /// The use of each secret so far.
     pub(super) fn usage(&self) -> Vec<SecretUse> {
-        self.0.iter().map(|secret| secret.state.lock().used.clone()).collect()
+        self.all.iter().map(|secret| secret.state.lock().used.clone()).collect()
+    }
+
+    /// Counts one more replacement of the value of a secret.
+    pub(super) fn count_redacted(&self, name: &str) {
+        // One that only an earlier turn of the session could use is not among them.
+        for secret in self.all.iter().filter(|secret| secret.granted.binding.name().as_str() == name) {
+            let redacted = &mut secret.state.lock().used.redacted;
+            *redacted = redacted.saturating_add(1);
+        }
     }
 
     /// The secrets that a request gets, each of which is counted as used.
     pub(super) fn plan(&self, target: &RequestTarget<'_>) -> Result<SecretPlan<'_>, SecretRefusal> {
         let mut planned = Vec::new();
-        for secret in self.0.iter().filter(|secret| secret.granted.binding.is_at(target)) {
+        for secret in self.all.iter().filter(|secret| secret.granted.binding.is_at(target)) {
             let GrantedSecret { binding, withheld_by } = &secret.granted;
             if !target.is_https {
                 return Err(secret.refuse(DenialReason::SecretPlace));
@@ -258,19 +301,26 @@ impl<'a> SecretPlan<'a> {
         self.0.is_empty()
     }
 
-    /// Reads the values, and the body of the request if one of them is set there.
+    /// Reads the values, and the body of the request if one of them is set there. Adds the values to those that are
+    /// replaced in what comes back, before any of them is sent.
     pub(super) async fn load(
         self,
         egress: &Egress,
+        sent: &SentSecrets,
         request: Request<Body>,
     ) -> Result<(LoadedSecrets<'a>, Request<Body>), LoadError> {
         let mut loaded = Vec::new();
         for secret in self.0 {
             let name = secret.granted.binding.name();
-            match egress.read_secret(name).await {
+            let read = egress.read_secret(name).await.map_err(|error| error.to_string());
+            let noted = read.and_then(|value| match sent.add(&secret.granted.binding, &value) {
+                Ok(()) => Ok(value),
+                Err(error) => Err(error.to_string()),
+            });
+            match noted {
                 Ok(value) => loaded.push((secret, value)),
                 Err(error) => {
-                    tracing::warn!(secret = %name, %error, "a request needs a secret that cannot be read");
+                    tracing::warn!(secret = %name, error, "a request needs a secret that cannot be used");
                     return Err(LoadError::Refused(secret.refuse(DenialReason::SecretUnavailable)));
                 }
             }
@@ -533,12 +583,13 @@ mod tests {
             max_uses,
             keeps_cookies: true,
         });
-        RunSecrets::new(&[GrantedSecret { binding: Arc::new(binding.unwrap()), withheld_by }])
+        let granted = [GrantedSecret { binding: Arc::new(binding.unwrap()), withheld_by }];
+        RunSecrets::new(&granted, SentSecrets::default())
     }
 
     fn loaded(run: &RunSecrets) -> LoadedSecrets<'_> {
         let value = SecretValue::new(Zeroizing::new("p&s w/d=1".to_owned()), "v1".to_owned()).unwrap();
-        LoadedSecrets { secrets: vec![(&run.0[0], Arc::new(value))], document: None }
+        LoadedSecrets { secrets: vec![(&run.all[0], Arc::new(value))], document: None }
     }
 
     fn request(uri: &str) -> Request<Body> {
@@ -569,7 +620,7 @@ mod tests {
         let withheld = run_with("query:key", 2, Some(Layer::Condition));
         let refusal = withheld.plan(&fitting).err().unwrap();
         assert_eq!((refusal.reason, refusal.set_by), (DenialReason::SecretWithheld, Some(Layer::Condition)));
-        assert!(run.may_be_used() && !withheld.may_be_used() && !RunSecrets::default().may_be_used());
+        assert!(run.may_come_back() && !withheld.may_come_back() && !RunSecrets::default().may_come_back());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::held::{
     HELD_FILE_BYTES, HeldRequest, HeldRequests, HeldSecret, MAX_HELD_BODY_BYTES, MAX_HELD_FIELD_BYTES,
     MAX_HELD_METHOD_BYTES, MAX_HELD_URL_BYTES, Spool, make_answer,
 };
+use super::redaction::{RedactedBody, SentSecrets, ask_for_whole};
 use super::refusal::{EgressError, NetworkError};
 use super::secrets::{LoadError, RunSecrets, SecretPlan, SecretRefusal};
 use super::target::Target;
@@ -101,8 +102,9 @@ impl NetworkSession {
         agent: AgentDid,
         grant: &Grant,
         held: Option<Arc<dyn HeldRequests>>,
+        sent: SentSecrets,
     ) -> Arc<Self> {
-        let secrets = RunSecrets::new(grant.secrets());
+        let secrets = RunSecrets::new(grant.secrets(), sent);
         let reach = grant.reach().clone();
         let effects = grant.effects().value;
         Self::with_reach(egress, agent, reach, grant.network_budgets(), effects, held, secrets)
@@ -183,6 +185,16 @@ impl NetworkSession {
     pub fn denials(&self) -> (Vec<Denial>, bool) {
         let accounting = self.accounting();
         (accounting.denied.clone(), accounting.denied_truncated)
+    }
+
+    /// The values of secrets that the run has sent.
+    #[must_use]
+    pub fn sent_secrets(&self) -> SentSecrets {
+        self.secrets.sent().clone()
+    }
+
+    pub(super) fn secrets(&self) -> &RunSecrets {
+        &self.secrets
     }
 
     /// Records a denial and returns it as an error.
@@ -273,7 +285,7 @@ impl NetworkSession {
             // A value that is set now would be on the disk until the commit.
             return self.hold(held, request, &target, plan.to_held()).await;
         }
-        let loaded = plan.load(&self.egress, request).await;
+        let loaded = plan.load(&self.egress, self.secrets.sent(), request).await;
         let (mut secrets, mut request) = loaded.map_err(|error| match error {
             LoadError::Refused(refusal) => self.deny_secret(&refusal, &subject),
             LoadError::Failed(error) => error,
@@ -294,6 +306,10 @@ impl NetworkSession {
         let mut response = response.map_err(|error| EgressError::from_hyper(&error))?;
         connection.lift_head_limit();
         secrets.receive(&subject, self.egress.secrets.as_deref(), &mut response);
+        let may_have_values = self.secrets.may_come_back();
+        if may_have_values {
+            self.redact_head(&mut response, &subject)?;
+        }
         // The head is measured as the guest receives it; hyper limits only its own buffer.
         if head_bytes(response.headers()) > MAX_HEAD_BYTES {
             return Err(NetworkError::ResponseHead.into());
@@ -301,7 +317,14 @@ impl NetworkSession {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(NetworkError::Upgrade.into());
         }
-        Ok(response.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
+        Ok(response.map(|body| {
+            let whole = ResponseBody::new(body, timeouts.between_bytes, connection);
+            if may_have_values {
+                RedactedBody::new(whole, Arc::clone(self)).boxed_unsync()
+            } else {
+                whole.boxed_unsync()
+            }
+        }))
     }
 
     /// Reads the whole request, which waits from then on.
@@ -420,7 +443,7 @@ impl NetworkSession {
     }
 
     /// The secrets that a request gets, as it is sent. Removes the fields in which a server could find another
-    /// request from one that gets any.
+    /// request from one that gets any. In a run with secrets, each request asks for a whole answer.
     fn plan_secrets(
         &self,
         request: &mut Request<Body>,
@@ -432,6 +455,9 @@ impl NetworkSession {
         if !plan.is_empty() {
             remove_overrides(request.headers_mut());
         }
+        if self.secrets.may_come_back() {
+            ask_for_whole(request.headers_mut());
+        }
         Ok(plan)
     }
 
@@ -442,13 +468,13 @@ impl NetworkSession {
     }
 
     /// Refuses a direct connection if the tool declares its requests, which says nothing of bytes, if the run has
-    /// secrets, which are set only in requests, or if the run's file changes wait for a decision: the bytes that
-    /// it sends could not be taken back with them.
+    /// secrets, which are set and replaced only in requests and their answers, or if the run's file changes wait for a
+    /// decision: the bytes that it sends could not be taken back with them.
     pub(super) fn check_may_connect(&self, subject: &str) -> Result<(), EgressError> {
         if let Some(layer) = self.reach.requests_set_by() {
             return Err(self.deny_by(layer, DenialReason::RequestNotDeclared, subject));
         }
-        if self.secrets.may_be_used() {
+        if self.secrets.may_come_back() {
             return Err(self.deny(DenialReason::SecretPlace, subject));
         }
         match self.effects {

@@ -255,7 +255,10 @@ async fn requests_that_may_wait_are_kept_whole_and_sent_once_later() {
     let egress = egress(&[&["127.0.0.1"][..]; 4], address);
     let budgets = NetworkBudgets { held_requests: 3, sent_bytes: 4 << 20, ..BUDGETS };
     let kept = Arc::new(InMemory(Mutex::default(), Mutex::new(u64::MAX)));
-    let open = |held| egress.open_holding(&agent(), &grant_with(budgets, FileEffects::Staged), held);
+    let open = |held| {
+        let grant = grant_with(budgets, FileEffects::Staged);
+        egress.open_holding(&agent(), &grant, held, SentSecrets::default())
+    };
     let url = format!("http://changes.example:{}/one?x=1", address.port());
     let without = post(&open(None), &url, String::new()).await;
     assert_eq!(without, Err(DenialReason::Staged.into()));
@@ -298,7 +301,7 @@ async fn a_tool_that_declares_requests_sends_no_other_and_opens_no_connection() 
     let held: Arc<dyn HeldRequests> = Arc::<InMemory>::clone(&kept);
     let egress = egress(&[&["127.0.0.1"][..]; 4], address);
     let grant = grant_to(claims, budgets, FileEffects::Staged);
-    let run = egress.open_holding(&agent(), &grant, Some(held));
+    let run = egress.open_holding(&agent(), &grant, Some(held), SentSecrets::default());
     assert_eq!(ask(&run, port).await, Ok(204));
     for method in ["HEAD", "PUT", "get"] {
         let refused = Err(DenialReason::RequestNotDeclared.into());

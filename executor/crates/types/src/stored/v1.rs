@@ -697,6 +697,8 @@ struct SecretUse {
     without: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     kept_cookies: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    redacted: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -768,6 +770,7 @@ enum DenialReason {
     SecretUnavailable,
     SecretUses,
     SecretPlace,
+    SecretAnswer,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -663,6 +663,9 @@ pub(super) struct SecretUseMessage<'a> {
     pub(super) without: u32,
     /// The number of cookies that the executor kept from the guest.
     pub(super) kept_cookies: u32,
+    /// The number of times that the value was replaced in answers and in what the guest returned; absent if it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) redacted: Option<u32>,
 }
 
 /// A pattern of hosts, paths or requests, with the layer that set it.

@@ -220,13 +220,14 @@ fn set_pattern(Bound { value, layer }: &Bound<String>) -> message::SetPattern<'_
 }
 
 fn secret_use(used: &SecretUse) -> message::SecretUseMessage<'_> {
-    let SecretUse { name, versions, uses, without, kept_cookies } = used;
+    let SecretUse { name, versions, uses, without, kept_cookies, redacted } = used;
     message::SecretUseMessage {
         name: name.as_str(),
         versions,
         uses: *uses,
         without: *without,
         kept_cookies: *kept_cookies,
+        redacted: (*redacted > 0).then_some(*redacted),
     }
 }
 

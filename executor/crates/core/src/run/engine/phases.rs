@@ -426,7 +426,8 @@ impl Started {
         engine.stored_calls.begin(call.intent);
         let sink = engine.subscribers.wrap(call, claimed.sink.clone());
         let requests = changes.as_ref().and_then(StagedChanges::held_requests);
-        let open = |egress: &Arc<Egress>| egress.open_holding(&call.agent, request.grant(), requests);
+        let sent = request.sent_secrets();
+        let open = |egress: &Arc<Egress>| egress.open_holding(&call.agent, request.grant(), requests, sent);
         let network = engine.egress.as_ref().map_or(Network::Off, open);
         sink.send(RunEvent::Started);
         let member = changes.as_ref().and_then(StagedChanges::member);

@@ -329,6 +329,7 @@ fn a_network_is_told_with_all_that_came_of_it() {
             uses: 2,
             without: 1,
             kept_cookies: 0,
+            redacted: 3,
         }],
     });
     let usage = value(&encode::report(&receipt))["usage"].take();
@@ -351,7 +352,14 @@ fn a_network_is_told_with_all_that_came_of_it() {
     );
     assert_eq!(
         usage["secrets"],
-        json!([{ "name": "github", "versions": ["0123456789abcdef"], "uses": 2, "without": 1, "kept_cookies": 0 }])
+        json!([{
+            "name": "github",
+            "versions": ["0123456789abcdef"],
+            "uses": 2,
+            "without": 1,
+            "kept_cookies": 0,
+            "redacted": 3,
+        }])
     );
     assert_eq!(
         usage["contacted"],

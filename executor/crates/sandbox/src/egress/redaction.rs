@@ -1,0 +1,347 @@
+//! What comes back of secrets: values that a run has sent are replaced in its answers, and in what its guest returns.
+//!
+//! ```text
+//! server ─ head, body ─▶ refused unless whole and plain ─ `[secret NAME]` for each value, streaming ─▶ guest
+//! guest ─ result, logs, progress, artifacts, errors ────── `[secret NAME]` for each value ──────────▶ report
+//! ```
+//! All values that the run has sent are searched for in all of its answers, whichever request they answer: a server may
+//! give a value back at another URL. The forms of a value that are found are those of [`a2g_redact`]. Nothing is
+//! decompressed here, so a run with secrets asks for answers without compression, and gets none in parts.
+
+use super::connection::ResponseBody;
+use super::refusal::EgressError;
+use super::secrets::SecretValue;
+use super::session::NetworkSession;
+use a2g_capability::{Rendering, SecretBinding};
+use a2g_redact::{FormsError, Matcher, Redactor};
+use a2g_types::ident::SecretName;
+use a2g_types::outcome::{DenialReason, Usage};
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use http_body::{Body as _, Frame, SizeHint};
+use parking_lot::Mutex;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Fields that ask for a part of an answer. The last one is an earlier name of `range`, which some servers still obey.
+const RANGE_FIELDS: [HeaderName; 3] =
+    [header::RANGE, header::IF_RANGE, HeaderName::from_static("request-range")];
+
+/// The values of secrets that a run has sent, or all turns of its session, whose guest keeps its memory. Clones share them.
+///
+/// Of each secret, the last [`Usage::MAX_SECRET_VERSIONS`] different values are kept.
+#[derive(Clone, Default)]
+pub struct SentSecrets(Arc<Mutex<Sent>>);
+
+#[derive(Default)]
+struct Sent {
+    values: Vec<SentValue>,
+    /// `None` as long as there are no values.
+    matcher: Option<Arc<Matcher>>,
+}
+
+#[derive(Clone)]
+struct SentValue {
+    name: SecretName,
+    rendering: Rendering,
+    value: Arc<SecretValue>,
+}
+
+impl SentSecrets {
+    /// Adds a value. Call this before it is sent.
+    ///
+    /// # Errors
+    /// [`FormsError`] if it could not be found together with the others. It must not be sent then.
+    pub(super) fn add(&self, binding: &SecretBinding, value: &Arc<SecretValue>) -> Result<(), FormsError> {
+        let mut sent = self.0.lock();
+        let is_same = |known: &SentValue| known.name == *binding.name() && known.value.has_same_text(value);
+        if sent.values.iter().any(is_same) {
+            return Ok(());
+        }
+        let mut values = sent.values.clone();
+        let is_of_secret = |known: &SentValue| known.name == *binding.name();
+        if values.iter().filter(|known| is_of_secret(known)).count() >= Usage::MAX_SECRET_VERSIONS
+            && let Some(oldest) = values.iter().position(is_of_secret)
+        {
+            values.remove(oldest);
+        }
+        values.push(SentValue {
+            name: binding.name().clone(),
+            rendering: binding.rendering().clone(),
+            value: Arc::clone(value),
+        });
+        let secrets =
+            values.iter().map(|SentValue { name, rendering, value }| (name.as_str(), value.texts(rendering)));
+        let matcher = Some(Arc::new(Matcher::new(secrets)?));
+        *sent = Sent { values, matcher };
+        Ok(())
+    }
+
+    /// The forms of all values; `None` if none was sent.
+    pub(super) fn matcher(&self) -> Option<Arc<Matcher>> {
+        self.0.lock().matcher.clone()
+    }
+}
+
+impl fmt::Debug for SentSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentSecrets").finish_non_exhaustive()
+    }
+}
+
+/// Asks for the whole answer as it is, whatever the guest asks for: no value can be found in what is compressed, or in a
+/// part of it.
+pub(super) fn ask_for_whole(fields: &mut HeaderMap) {
+    for name in RANGE_FIELDS {
+        fields.remove(name);
+    }
+    fields.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// `true` for an answer with the whole of what it is about, and without a coding besides chunks.
+fn is_whole<B>(response: &Response<B>) -> bool {
+    let has_only = |name: HeaderName, plain: &[&str]| {
+        let fields = response.headers().get_all(name);
+        let codings = fields.iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b','));
+        codings
+            .map(<[u8]>::trim_ascii)
+            .filter(|coding| !coding.is_empty())
+            .all(|coding| plain.iter().any(|plain| coding.eq_ignore_ascii_case(plain.as_bytes())))
+    };
+    response.status() != StatusCode::PARTIAL_CONTENT
+        && has_only(header::CONTENT_ENCODING, &["identity"])
+        && has_only(header::TRANSFER_ENCODING, &["chunked", "identity"])
+}
+
+impl NetworkSession {
+    /// Refuses an answer of `subject` in which values could not be found, and replaces those in its head.
+    pub(super) fn redact_head<B: http_body::Body>(
+        &self,
+        response: &mut Response<B>,
+        subject: &str,
+    ) -> Result<(), EgressError> {
+        // An answer without a body may say what another one would have.
+        let has_body = !response.body().is_end_stream();
+        if has_body && !is_whole(response) {
+            return Err(self.deny(DenialReason::SecretAnswer, &format!("answer of {subject}")));
+        }
+        // The words after the status are no part of it.
+        response.extensions_mut().clear();
+        if has_body {
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+        }
+        let Some(matcher) = self.secrets().matcher() else { return Ok(()) };
+        let mut fields = HeaderMap::with_capacity(response.headers().len());
+        for (name, field) in response.headers() {
+            let is_named =
+                matcher.redact(name.as_str().as_bytes(), &mut |name| self.secrets().count_redacted(name));
+            // No name of a field can say what it replaces.
+            if is_named.is_some() {
+                continue;
+            }
+            let redacted = matcher.redact(field.as_bytes(), &mut |name| self.secrets().count_redacted(name));
+            let kept = match redacted {
+                None => Some(field.clone()),
+                Some(text) => HeaderValue::from_bytes(&text).ok(),
+            };
+            if let Some(field) = kept {
+                let _has_room_as_before = fields.try_append(name.clone(), field);
+            }
+        }
+        *response.headers_mut() = fields;
+        Ok(())
+    }
+
+    /// A text of the guest with the values of secrets replaced; `None` if it has none of them.
+    pub(crate) fn redact_text(&self, text: &str) -> Option<String> {
+        self.secrets().matcher()?.redact_text(text, &mut |name| self.secrets().count_redacted(name))
+    }
+
+    /// As [`Self::redact_text`], for bytes.
+    pub(crate) fn redact_bytes(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.secrets().matcher()?.redact(bytes, &mut |name| self.secrets().count_redacted(name))
+    }
+
+    /// As [`Self::redact_text`], for the strings and numbers of a JSON value.
+    pub(crate) fn redact_json(&self, json: &str) -> Option<String> {
+        self.secrets().matcher()?.redact_json(json, &mut |name| self.secrets().count_redacted(name))
+    }
+}
+
+/// The body of an answer, in which the values that the run has sent by then are replaced. There is no limit on its length:
+/// no more of it is held back than one value has.
+pub(super) struct RedactedBody {
+    body: ResponseBody,
+    session: Arc<NetworkSession>,
+    /// `None` until the run has sent a value.
+    redactor: Option<Redactor>,
+    has_ended: bool,
+}
+
+impl RedactedBody {
+    pub(super) fn new(body: ResponseBody, session: Arc<NetworkSession>) -> Self {
+        Self { body, session, redactor: None, has_ended: false }
+    }
+
+    /// What can be passed on of a chunk; at the end of the body, with `None`, all that was held back.
+    fn redact(&mut self, chunk: Option<Bytes>) -> Bytes {
+        let Self { session, redactor, .. } = self;
+        let mut found = |name: &str| session.secrets().count_redacted(name);
+        let mut passed = Vec::new();
+        // Another request may have sent a value since the last chunk.
+        if let Some(matcher) = session.secrets().matcher() {
+            match redactor {
+                Some(redactor) => redactor.switch(&matcher, &mut passed, &mut found),
+                None => *redactor = Some(Redactor::new(matcher)),
+            }
+        }
+        match (redactor, chunk) {
+            (None, chunk) => return chunk.unwrap_or_default(),
+            (Some(redactor), Some(chunk)) => redactor.push(&chunk, &mut passed, &mut found),
+            (Some(redactor), None) => redactor.finish(&mut passed, &mut found),
+        }
+        passed.into()
+    }
+}
+
+impl http_body::Body for RedactedBody {
+    type Data = Bytes;
+    type Error = EgressError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
+        let this = self.get_mut();
+        while !this.has_ended {
+            let passed = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => {
+                    let Ok(chunk) = frame.into_data() else { continue };
+                    this.redact(Some(chunk))
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    this.has_ended = true;
+                    this.redact(None)
+                }
+            };
+            // A chunk may be held back as a whole.
+            if !passed.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(passed))));
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream() && self.redactor.as_ref().is_none_or(Redactor::is_empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.is_end_stream() { SizeHint::with_exact(0) } else { SizeHint::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_capability::{RequestRule, SecretParts, SecretPlace, ToolRange};
+    use a2g_types::request::DeclaredRequest;
+    use zeroize::Zeroizing;
+
+    fn binding(name: &str, rendering: Rendering) -> SecretBinding {
+        let declared = DeclaredRequest::parse("GET https://api.example/v1/{id}").unwrap();
+        let parts = SecretParts {
+            name: SecretName::parse(name).unwrap(),
+            tools: vec![ToolRange::parse("*").unwrap()],
+            agents: None,
+            requests: vec![RequestRule::from_declared(&declared).unwrap()],
+            place: SecretPlace::parse("header:authorization").unwrap(),
+            rendering,
+            max_uses: 1,
+            keeps_cookies: true,
+        };
+        SecretBinding::new(parts).unwrap()
+    }
+
+    fn value(text: &str) -> Arc<SecretValue> {
+        Arc::new(SecretValue::new(Zeroizing::new(text.to_owned()), String::new()).unwrap())
+    }
+
+    fn redact(sent: &SentSecrets, text: &str) -> Option<String> {
+        sent.matcher()?.redact_text(text, &mut |_| ())
+    }
+
+    #[test]
+    fn the_last_values_of_each_secret_and_a_password_alone_are_found() {
+        let sent = SentSecrets::default();
+        let earlier_turn = sent.clone();
+        assert_eq!(redact(&sent, "user:password"), None);
+        sent.add(&binding("login", Rendering::Basic), &value("user:password")).unwrap();
+        for (text, redacted) in [
+            ("user:password", Some("[secret login]")),
+            ("Basic dXNlcjpwYXNzd29yZA==", Some("Basic [secret login]")),
+            ("of user is password!", Some("of user is [secret login]!")),
+            ("user:passwor", None),
+        ] {
+            assert_eq!(redact(&earlier_turn, text).as_deref(), redacted, "{text}");
+        }
+        let key = binding("key", Rendering::Plain);
+        for number in 0..=Usage::MAX_SECRET_VERSIONS {
+            sent.add(&key, &value(&format!("value-{number}"))).unwrap();
+            sent.add(&key, &value(&format!("value-{number}"))).unwrap();
+        }
+        let found = (0..=Usage::MAX_SECRET_VERSIONS).map(|number| redact(&sent, &format!("value-{number}")));
+        let is_found = found.map(|redacted| redacted.is_some()).collect::<Vec<_>>();
+        assert_eq!(is_found, [&[false][..], &[true; Usage::MAX_SECRET_VERSIONS]].concat());
+        assert!(redact(&sent, "password").is_some(), "a secret has only its own values replaced");
+    }
+
+    #[test]
+    fn a_value_that_could_not_be_found_is_not_added() {
+        let sent = SentSecrets::default();
+        let text = |number: usize| format!("{number}{}", "\"".repeat(8000));
+        let refused = (0..9).find(|number| {
+            let key = binding(&format!("k{number}"), Rendering::Plain);
+            sent.add(&key, &value(&text(*number))) == Err(FormsError)
+        });
+        let refused = refused.unwrap();
+        assert!(refused > 0 && redact(&sent, &text(refused - 1)).is_some(), "{refused}");
+        assert_eq!(redact(&sent, &text(refused)), None);
+    }
+
+    #[test]
+    fn an_answer_is_whole_without_coding_and_range() {
+        let is_whole = |status: u16, fields: &[(&'static str, &'static str)]| {
+            let mut response = Response::new(());
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            for (name, text) in fields {
+                response.headers_mut().append(*name, HeaderValue::from_static(text));
+            }
+            super::is_whole(&response)
+        };
+        assert!(is_whole(200, &[]));
+        assert!(is_whole(404, &[("content-encoding", " Identity,"), ("transfer-encoding", "CHUNKED")]));
+        let partial: [(u16, &[(&'static str, &'static str)]); 5] = [
+            (206, &[]),
+            (200, &[("content-encoding", "gzip")]),
+            (500, &[("content-encoding", "identity"), ("content-encoding", "br")]),
+            (200, &[("content-encoding", "identity, zstd")]),
+            (200, &[("transfer-encoding", "gzip, chunked")]),
+        ];
+        for (status, fields) in partial {
+            assert!(!is_whole(status, fields), "{status} {fields:?}");
+        }
+        let mut fields = HeaderMap::new();
+        for (name, text) in
+            [("accept-encoding", "gzip"), ("Range", "bytes=0-1"), ("request-range", "bytes=0-1")]
+        {
+            fields.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static(text));
+        }
+        ask_for_whole(&mut fields);
+        assert_eq!((fields.len(), &fields["accept-encoding"]), (1, &HeaderValue::from_static("identity")));
+    }
+}
