@@ -1,6 +1,7 @@
 //! The requests, one after the other or all at once.
 
 use a2g_guest_sdk::prelude::*;
+use std::io::Write as _;
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{
@@ -23,6 +24,12 @@ struct HostileHttp {
     /// True to query only whether there is a network, and send no request.
     #[serde(default)]
     only_ask: bool,
+    /// The parts of a text that is said in every way that there is, after the requests.
+    #[serde(default)]
+    say: Vec<String>,
+    /// True to say it in an error.
+    #[serde(default)]
+    fail: bool,
 }
 
 /// One request.
@@ -49,9 +56,19 @@ struct Asked {
     patience_ms: Option<u64>,
     /// The most bytes of the answer to read; all without one, and none with 0, which keeps it open.
     read: Option<u64>,
+    /// True to tell fields and body with their characters in the opposite order.
+    #[serde(default)]
+    reversed: bool,
 }
 
-fn hostile_http(_: &mut Context, arguments: HostileHttp) -> Result<Value, ToolError> {
+impl Asked {
+    fn tell(&self, bytes: &[u8]) -> String {
+        let text = String::from_utf8_lossy(bytes);
+        if self.reversed { text.chars().rev().collect() } else { text.into_owned() }
+    }
+}
+
+fn hostile_http(context: &mut Context, arguments: HostileHttp) -> Result<Value, ToolError> {
     if arguments.only_ask {
         return Ok(json!({ "network": a2g_guest_sdk::bindings::a2g::tool::host::network() }));
     }
@@ -70,6 +87,17 @@ fn hostile_http(_: &mut Context, arguments: HostileHttp) -> Result<Value, ToolEr
             let answer = begin(asked).and_then(|begun| end(asked, &begun, &mut kept));
             answers.push(answer.unwrap_or_else(|error| error));
         }
+    }
+    if !arguments.say.is_empty() {
+        let text = arguments.say.concat();
+        context.log(Level::Info, &text);
+        std::io::stderr().write_all(text.as_bytes())?;
+        context.progress(50.0, &text);
+        context.artifact(&text, "text/plain", &text)?;
+        if arguments.fail {
+            return Err(ToolError::new("said", &text).with_detail(json!({ "text": text })));
+        }
+        answers.push(json!({ (text.clone()): [text] }));
     }
     Ok(Value::Array(answers))
 }
@@ -138,8 +166,10 @@ fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result
     let answer = answer.ok_or_else(|| json!({ "refused": "answer" }))?.map_err(|code| error(&code))?;
     let status = answer.status();
     let entries = answer.headers().entries();
-    let fields: Vec<_> =
-        entries.into_iter().map(|(name, value)| json!([name, String::from_utf8_lossy(&value)])).collect();
+    let fields: Vec<_> = entries
+        .into_iter()
+        .map(|(name, value)| json!([asked.tell(name.as_bytes()), asked.tell(&value)]))
+        .collect();
     let most = asked.read.unwrap_or(u64::MAX);
     let mut told = json!({ "status": status, "fields": fields });
     // A stream has to be dropped before its body.
@@ -166,7 +196,7 @@ fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result
     if let Some(told) = told.as_object_mut() {
         first.truncate(4096);
         told.insert("read".to_owned(), json!(read));
-        told.insert("body".to_owned(), json!(String::from_utf8_lossy(&first)));
+        told.insert("body".to_owned(), json!(asked.tell(&first)));
     }
     if asked.read.is_some() {
         kept.push((answer, Some((stream, body))));

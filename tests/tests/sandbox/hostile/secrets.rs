@@ -3,13 +3,15 @@
 //! The ways in which others were broken: a placeholder that is bound to a name and not to a destination, that is
 //! replaced anywhere in a request or in any coding, or that blocks a request where it means nothing; two rules for one
 //! place (`config::secrets::tests`); a request that is silently sent without its secret; cookies as credentials; plain
-//! http. What an answer says of the value reaches the guest.
+//! http. What an answer gives back of the value is in `secrets/answers.rs`.
+
+mod answers;
 
 use super::bench::{Bench, Call, Report};
 use super::peer::{self, Peer, read_request};
 use harness::{Listener, Options, Tool, expect_blocked, guest, tls_config};
 use serde_json::{Value, json};
-use std::io::Write as _;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -31,6 +33,11 @@ struct Api {
 impl Api {
     /// Answers every request so.
     fn answering(answer: &'static str) -> Self {
+        Self::serving(move |_, stream| stream.write_all(answer.as_bytes()))
+    }
+
+    /// Answers each request by this function.
+    fn serving(answer: impl Fn(&str, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static) -> Self {
         let (config, certificate) = tls_config(&["web.test", "other.test"]);
         let requests = Arc::<Mutex<Vec<String>>>::default();
         let seen = Arc::clone(&requests);
@@ -39,8 +46,8 @@ impl Api {
             let mut tls = rustls::StreamOwned::new(server, stream);
             let request = read_request(&mut tls);
             if !request.is_empty() {
-                seen.lock().unwrap().push(request);
-                let _gone = tls.write_all(answer.as_bytes());
+                seen.lock().unwrap().push(request.clone());
+                let _gone = answer(&request, &mut tls);
                 tls.conn.send_close_notify();
                 let _gone = tls.flush();
             }
