@@ -43,6 +43,8 @@ mod nexus;
 mod plain;
 #[path = "overhead/protocols.rs"]
 mod protocols;
+#[path = "overhead/redaction.rs"]
+mod redaction;
 #[path = "overhead/subscribers.rs"]
 mod subscribers;
 #[path = "overhead/without.rs"]
@@ -93,6 +95,7 @@ fn main() {
     if wanted("sandbox") {
         println!("{:<44} {:>9} {:>10} {:>10}", "", "ratio b/a", "(a) plain", "(b) ours");
         runtime.block_on(sandbox(&target, folder.path()));
+        redaction::measure();
         println!();
     }
     if wanted("doors") {

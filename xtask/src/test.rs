@@ -52,17 +52,19 @@ It runs the tests of `durability`, `fleet::kills`, `nested_calls::kills` and
 many sessions (default 1000, which takes hours), and `staged` with its long
 versions, one after another. Then it compares file changes that are kept apart
 with a plain folder in 100,000 generated sequences of calls, ends their commit
-and undo before each call, runs the model of a fleet and renders hostile texts,
-all for longer than `cargo xtask test` does. It installs strace and faketime
-from Debian's packages if they are missing and this user may: without them, the
-tests of crashes at chosen system calls and of clock jumps are skipped, and say
-so.";
+and undo before each call, runs the model of a fleet, renders hostile texts, and
+replaces the values of secrets in a million generated texts, all for longer than
+`cargo xtask test` does. It installs strace and faketime from Debian's packages
+if they are missing and this user may: without them, the tests of crashes at
+chosen system calls and of clock jumps are skipped, and say so.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 /// The number of seeds of the model of a fleet.
 const TORTURE_SEEDS: u32 = 20_000;
 /// The number of sequences of calls on a view of file changes and on a plain folder.
 const TORTURE_SEQUENCES: u32 = 100_000;
+/// The number of generated texts in which values are replaced.
+const TORTURE_REDACTIONS: u32 = 1_000_000;
 
 /// The part of a test's name that says that the test needs [`WASIP2`].
 const WASIP2_MARK: &str = "wasip2";
@@ -322,9 +324,10 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     sequences.env("A2G_OVERLAY_SEQUENCES", TORTURE_SEQUENCES.to_string()).env("A2G_OVERLAY_ALL_CALLS", "1");
     let overlay = follow("file changes", &mut sequences, MAX_LEFT_BEHIND)?;
     let mut models = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--lib", "--"]);
-    models.args(["model::five_nodes", "hostile_texts::"]);
+    models.args(["model::five_nodes", "hostile_texts::", "generated_texts_have_no_form_left"]);
     models.env("A2G_TORTURE", crashes.to_string()).env("A2G_FLEET_SEEDS", TORTURE_SEEDS.to_string());
-    let rest = follow("fleets and hostile texts", &mut models, MAX_LEFT_BEHIND)?;
+    models.env("A2G_REDACTIONS", TORTURE_REDACTIONS.to_string());
+    let rest = follow("fleets, hostile texts and redactions", &mut models, MAX_LEFT_BEHIND)?;
     conclude(&[durability, overlay, rest], "")
 }
 
