@@ -63,10 +63,7 @@ pub(crate) fn forms(text: &str) -> Vec<Form> {
     }
     add(hexadecimal(text));
     for encoded in base64(text) {
-        // Where `+`, `/` and `=` of Base64 mean something else: in file names and tokens, in JSON of PHP, in URLs.
         add(write(&encoded, 1, |c, form| form.push(for_file_names(c))));
-        add(escape_for_json(&encoded, "\\/", |_| false));
-        add(percent_encode(&encoded, "%20", |c| c.is_ascii_alphanumeric()));
         add(encoded);
     }
     forms

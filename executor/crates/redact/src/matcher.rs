@@ -38,14 +38,18 @@ impl Matcher {
     /// [`FormsError`] if the forms have more than [`MAX_FORM_BYTES`].
     pub fn new<'a, T>(secrets: impl IntoIterator<Item = (&'a str, T)>) -> Result<Self, FormsError>
     where
-        T: IntoIterator<Item = &'a str>,
+        T: IntoIterator<Item: AsRef<str>>,
     {
         let mut all = Vec::new();
         let mut owners = Vec::new();
         let mut names = Vec::new();
         let mut bytes = 0_usize;
         for (name, texts) in secrets {
-            for text in texts.into_iter().filter(|text| text.len() >= MIN_TEXT_BYTES) {
+            for whole in texts {
+                let text = whole.as_ref();
+                if text.len() < MIN_TEXT_BYTES {
+                    continue;
+                }
                 // The shortest form has as many bytes as the text: no others are made of one that is too long.
                 if bytes.saturating_add(text.len()) > MAX_FORM_BYTES {
                     return Err(FormsError);

@@ -45,8 +45,6 @@ fn each_coding_of_a_value_is_found() {
         "702673202277222f642bc3a9273c30663964336137623e",
         &STANDARD.encode(VALUE),
         &URL_SAFE_NO_PAD.encode(VALUE),
-        &STANDARD.encode(VALUE).replace('/', "\\/"),
-        &STANDARD.encode(VALUE).replace('+', "%2B").replace('/', "%2F").replace('=', "%3D"),
     ] {
         let (redacted, names) = redact(&matcher, &format!("before {form} after"));
         assert_eq!(redacted, "before [secret key] after", "{form}");

@@ -73,9 +73,8 @@ impl SentSecrets {
             rendering: binding.rendering().clone(),
             value: Arc::clone(value),
         });
-        let secrets =
-            values.iter().map(|SentValue { name, rendering, value }| (name.as_str(), value.texts(rendering)));
-        let matcher = Some(Arc::new(Matcher::new(secrets)?));
+        let all = values.iter().map(|SentValue { name, rendering, value }| (name, rendering, &**value));
+        let matcher = Some(SecretValue::match_all(all)?);
         *sent = Sent { values, matcher };
         Ok(())
     }

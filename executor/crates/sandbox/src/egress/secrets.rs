@@ -13,7 +13,7 @@ use super::redaction::SentSecrets;
 use super::refusal::{EgressError, NetworkError};
 use super::{Body, Egress};
 use a2g_capability::{GrantedSecret, Rendering, RequestTarget, SecretPlace};
-use a2g_redact::Matcher;
+use a2g_redact::{FormsError, Matcher};
 use a2g_types::ident::SecretName;
 use a2g_types::limit::Layer;
 use a2g_types::outcome::{DenialReason, SecretUse, Usage};
@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use zeroize::Zeroizing;
 
 /// Minimum length of a value, in bytes: a shorter one could be guessed, and occurs by chance.
@@ -45,6 +45,8 @@ const MAX_COOKIE_BYTES: usize = 4 << 10;
 pub struct SecretValue {
     text: Zeroizing<String>,
     version: String,
+    /// The forms of this value alone, with the name and the rendering that they were made for.
+    matcher: OnceLock<(SecretName, Rendering, Result<Arc<Matcher>, FormsError>)>,
 }
 
 /// The reason why a text cannot be the value of a secret. It repeats nothing of the text.
@@ -70,7 +72,7 @@ impl SecretValue {
         if text.chars().any(char::is_control) {
             return Err(SecretValueError::Control);
         }
-        Ok(Self { text, version })
+        Ok(Self { text, version, matcher: OnceLock::new() })
     }
 
     /// The version of the value, which reports name.
@@ -84,13 +86,40 @@ impl SecretValue {
         self.text == other.text
     }
 
-    /// The value as an answer could have it, and the password of one that is `user:password`.
-    pub(super) fn texts(&self, rendering: &Rendering) -> impl Iterator<Item = &str> {
-        let password = match rendering {
-            Rendering::Plain | Rendering::Scheme(_) => None,
-            Rendering::Basic => self.text.split_once(':').map(|(_user, password)| password),
-        };
-        std::iter::once(self.text.as_str()).chain(password)
+    /// What an answer could give back: the value, and of `user:password` also what is sent for it, and the password.
+    fn texts(&self, rendering: &Rendering) -> Vec<Zeroizing<String>> {
+        let mut texts = vec![self.text.clone()];
+        match rendering {
+            Rendering::Plain | Rendering::Scheme(_) => {}
+            Rendering::Basic => {
+                texts.push(Zeroizing::new(STANDARD.encode(self.text.as_bytes())));
+                let password = self.text.split_once(':').map(|(_user, password)| password.to_owned());
+                texts.extend(password.map(Zeroizing::new));
+            }
+        }
+        texts
+    }
+
+    /// The forms of values, each of the secret with this name that is rendered so.
+    ///
+    /// # Errors
+    /// [`FormsError`] if they are too long.
+    pub(super) fn match_all<'a>(
+        values: impl IntoIterator<Item = (&'a SecretName, &'a Rendering, &'a Self)>,
+    ) -> Result<Arc<Matcher>, FormsError> {
+        let values = values.into_iter().collect::<Vec<_>>();
+        // Most runs have one, of which the forms were made for an earlier run.
+        if let [(name, rendering, value)] = values.as_slice() {
+            let made = value.matcher.get_or_init(|| {
+                let matcher = Matcher::new([(name.as_str(), value.texts(rendering))]).map(Arc::new);
+                ((*name).clone(), (*rendering).clone(), matcher)
+            });
+            if (&made.0, &made.1) == (*name, *rendering) {
+                return made.2.clone();
+            }
+        }
+        let texts = values.iter().map(|(name, rendering, value)| (name.as_str(), value.texts(rendering)));
+        Matcher::new(texts).map(Arc::new)
     }
 
     /// The text that is set at the place.
