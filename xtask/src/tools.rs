@@ -27,6 +27,8 @@ for wasm32-wasip1; a program in Python or JavaScript is made a component, where
 what makes it can be installed. The catalogue gets it as
   target/tools/<NAME>/tool.wasm   the module
   target/tools/<NAME>/tool.toml   its descriptor, with the module's SHA-256
+The module of the tools that `tool new --openapi` and `--mcp` make is written to
+  target/clients/api_client.wasm
 Commands that also build the executor call `a2g-executor tool prepare`, which
 compiles the tools and adds arguments.json, the schema that a module reports.
 Point the executor's catalogue at target/tools. Unchanged files are not written;
@@ -38,6 +40,8 @@ Calls `cargo xtask setup` first.";
 const DESCRIPTOR: &str = "tool.toml";
 /// The tool whose dependencies need more features of crates that other tools have too.
 const SHELL: &str = "run_shell";
+/// The module that the tools of `tool new --openapi` and `--mcp` share.
+pub(crate) const CLIENT: &str = "api_client";
 /// The first line of each descriptor that this module writes, and of no other.
 const MARK: &str = "# Laid out by `cargo xtask tools`; edit the source instead.\n";
 
@@ -100,6 +104,9 @@ pub(crate) fn build(workspace: &Workspace, guests: &GuestCompilers) -> Result<()
     for (name, module) in &modules {
         changed += usize::from(write_tool(workspace, &catalogue.join(name), name, module)?);
     }
+    let clients = workspace.target.join("clients");
+    fs::create_dir_all(&clients)?;
+    replace(&clients.join(CLIENT).with_extension("wasm"), &fs::read(module(workspace, CLIENT))?)?;
     changed += remove_old_tools(&catalogue, |name| modules.iter().any(|(kept, _)| kept == name))?;
     let total = modules.len();
     run::progress("Catalogue", &format!("{} ({total} tools, {changed} changed)", catalogue.display()));

@@ -8,6 +8,7 @@ use super::output::{note, print};
 use super::serve::{self, Launch, MAX_JOURNALS, Transport};
 use super::setup::{config, take_authority};
 use a2g_capability::{Area, Glob};
+use a2g_command::installed::installed_places;
 use a2g_config::Config;
 use a2g_core::catalog::ToolManifest;
 use a2g_door_mcp::{RemoteServer, proxy_mcp_stdio};
@@ -165,24 +166,16 @@ fn resolve(path: &Path) -> PathBuf {
 
 /// The folder of tools that was installed with this program.
 fn find_tools() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("this program cannot find its own file")?;
-    let folder = program.parent().unwrap_or(Path::new("/"));
-    let candidates = [
-        "tools",
-        "../tools",
-        "../share/a2g-executor/tools",
-        // An unpacked wheel, to which uv links with `link-mode = "symlink"`.
-        "../data/share/a2g-executor/tools",
-    ]
-    .map(|tools| folder.join(tools));
-    match candidates.iter().find(|tools| tools.is_dir()) {
+    let places = installed_places("tools")?;
+    let [beside, _, shared, _] = &places;
+    match places.iter().find(|tools| tools.is_dir()) {
         Some(tools) => Ok(tools.canonicalize()?),
         None => bail!(UsageError(format!(
             "the tools that belong to this program are not beside it (`{}` and `{}` are missing): install the package \
              again that it came from (`uv tool install --force`, `pipx reinstall`, `npm install`, `apt-get install \
              --reinstall`), or name a folder of tools with `--tools`",
-            folder.join("tools").display(),
-            folder.parent().unwrap_or(Path::new("/")).join("share/a2g-executor/tools").display(),
+            beside.display(),
+            shared.display(),
         ))),
     }
 }

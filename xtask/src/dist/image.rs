@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use fs_err as fs;
 
 use super::podman::Podman;
+use super::root::{CLIENTS, TOOLS};
 use super::tree::Tree;
 use super::{Release, files};
 use crate::run;
@@ -77,8 +78,9 @@ fn tree(release: &Release<'_>) -> Result<Tree> {
     let mut tree = Tree::default();
     let program = release.root.join("bin/a2g-executor");
     tree.copy(&program, Path::new("usr/bin/a2g-executor"))?;
-    let tools = Path::new("share/a2g-executor/tools");
-    tree.copy(&release.root.join(tools), &Path::new("usr").join(tools))?;
+    for shared in [TOOLS, CLIENTS] {
+        tree.copy(&release.root.join(shared), &Path::new("usr").join(shared))?;
+    }
     let configuration = release.workspace.root.join(CONFIGURATION);
     tree.add_file("etc/a2g-executor/executor.toml", fs::read(configuration)?);
     for library in libraries(&program)? {

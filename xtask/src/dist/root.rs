@@ -3,6 +3,7 @@
 //! ```text
 //! bin/a2g-executor
 //! share/a2g-executor/tools/NAME/     written by `tool add` from what `tool sign` has signed
+//! share/a2g-executor/clients/        the module of the tools that `tool new --openapi` and `--mcp` make
 //! share/doc/a2g-executor/            README.md, LICENSE, CHANGELOG.md
 //! share/man/man1/                    written by `man`
 //! share/bash-completion/…, share/zsh/…, share/fish/…
@@ -23,6 +24,8 @@ use crate::run;
 pub(crate) const PROGRAM: &str = "bin/a2g-executor";
 /// The program looks there, relative to its own folder.
 pub(crate) const TOOLS: &str = "share/a2g-executor/tools";
+/// `tool new` looks there for the modules that tools share.
+pub(crate) const CLIENTS: &str = "share/a2g-executor/clients";
 /// The file that describes a tool.
 pub(crate) const MANIFEST: &str = "tool.toml";
 const PAGES: [&str; 3] = ["README.md", "LICENSE", "CHANGELOG.md"];
@@ -45,6 +48,7 @@ pub(crate) fn lay_out(release: &Release<'_>, program: &Path, key: &Key) -> Resul
         fs::copy(release.workspace.root.join(name), pages.join(name))?;
     }
     add_tools(release, key)?;
+    files::copy(files::list(&release.workspace.target.join("clients"))?, &root.join(CLIENTS))?;
     let program = root.join(PROGRAM);
     for (shell, file) in COMPLETIONS {
         let script = run::output(Command::new(&program).args(["completions", shell]));

@@ -1,6 +1,8 @@
 //! The parts that the commands of the program share: their output, the options of a configuration, the set-up of the
-//! sandbox and the catalogue, and the executor of a command that runs tools by itself.
+//! sandbox and the catalogue, the files that were installed with the program, and the executor of a command that runs
+//! tools by itself.
 
+pub mod installed;
 pub mod layout;
 pub mod local_run;
 pub mod output;

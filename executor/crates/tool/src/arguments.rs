@@ -41,6 +41,29 @@ pub(crate) struct PackageOptions {
     pub(crate) name: Option<String>,
 }
 
+/// The API or the MCP server whose operations become tools.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ApiOptions {
+    /// An OpenAPI document, version 3.0 or 3.1, in YAML or JSON: a tool for each of `--operations`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["language", "sdk", "mcp"])]
+    pub(crate) openapi: Option<PathBuf>,
+    /// The operations of the document that become tools; without it, they are listed
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', requires = "openapi")]
+    pub(crate) operations: Vec<String>,
+    /// The URL of an MCP server (Streamable HTTP): a tool for each of its tools
+    #[arg(long, value_name = "URL", conflicts_with_all = ["language", "sdk"])]
+    pub(crate) mcp: Option<String>,
+    /// The URL of the API, instead of the one in the document
+    #[arg(long, value_name = "URL", requires = "openapi")]
+    pub(crate) server: Option<String>,
+    /// A secret that the tools need (`[[secret]]` of the configuration); may be repeated
+    #[arg(long = "secret", value_name = "NAME", conflicts_with_all = ["language", "sdk"])]
+    pub(crate) secrets: Vec<String>,
+    /// Replace folders of tools that an earlier call made
+    #[arg(long, conflicts_with_all = ["language", "sdk"])]
+    pub(crate) force: bool,
+}
+
 /// The tool and the host of `tool allow`, and the place of its policy.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AllowOptions {
@@ -254,20 +277,28 @@ Examples:
     ///
     /// A tool in Rust, JavaScript or Python is typed; one in C or Go is a command. A tool in Rust gets a copy of the SDK,
     /// so it builds without the executor's repository.
+    ///
+    /// With `--openapi` or `--mcp`, folders of tools are made that need no sources: each is one operation of an HTTP API,
+    /// or one tool of an MCP server, on a module that belongs to this program. Each declares exactly its request.
     #[command(after_help = "\
 Examples:
+  a2g-executor tool new shop --openapi shop.yaml
+  a2g-executor tool new shop --openapi shop.yaml --operations getItem,addItem
+  a2g-executor tool new wiki --mcp https://mcp.example.com/mcp --secret wiki
   a2g-executor tool new count_words --language rust
   a2g-executor tool new count_words --language rust --sdk ~/a2g/guest-sdk
   a2g-executor tool new count_words --language c")]
     New {
-        /// The tool's name, and that of the folder: letters, digits, `_`, `-` and `.`
+        /// The tool's name, and that of the folder: letters, digits, `_`, `-` and `.`; of an API, how their names begin
         name: String,
         /// The language of the sources
-        #[arg(long, value_name = "LANGUAGE")]
-        language: Language,
+        #[arg(long, value_name = "LANGUAGE", required_unless_present_any = ["openapi", "mcp"])]
+        language: Option<Language>,
         /// The folder of the SDK for Rust, instead of a copy
         #[arg(long, value_name = "FOLDER")]
         sdk: Option<PathBuf>,
+        #[command(flatten)]
+        api: ApiOptions,
     },
     /// Build a tool's module with the toolchain of its language, and check it
     ///

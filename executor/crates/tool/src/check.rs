@@ -64,7 +64,8 @@ fn print_facts(bytes: usize, contract: Contract, facts: &ModuleFacts, limit: &st
 fn remarks(checked: &CheckedTool, config: &Config) -> Vec<String> {
     let CheckedTool { tool, manifest, described, .. } = checked;
     let mut remarks = start_memory_remark(checked, config).into_iter().collect::<Vec<_>>();
-    if let Some([_, version, description, _]) = described {
+    // A module that several tools share describes none of them.
+    if let Some([_, version, description, _]) = described.as_ref().filter(|_| manifest.settings.is_none()) {
         for (key, declared, reported) in
             [("version", &manifest.version, version), ("description", &manifest.description, description)]
         {

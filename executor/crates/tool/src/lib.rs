@@ -7,12 +7,15 @@ mod approve;
 mod arguments;
 mod build;
 mod check;
+mod client;
 mod dev;
 mod difference;
 mod edit;
 mod language;
 mod list;
+mod mcp;
 mod new;
+mod openapi;
 mod packages;
 mod prepare;
 mod registry;
@@ -24,6 +27,7 @@ mod toolchain;
 
 pub use arguments::ToolCommand;
 
+use a2g_command::UsageError;
 use a2g_command::output::{note, one_line};
 use a2g_command::setup::{ToolRuntime, check_containment, config};
 use a2g_config::Config;
@@ -63,8 +67,15 @@ pub fn main(command: ToolCommand) -> anyhow::Result<ExitCode> {
         Tool::Approve { setup, name, digest } => approve::approve(&setup, &name, digest.as_deref()),
         Tool::Reject { setup, name } => approve::reject(&config(&setup)?, &name),
         Tool::Allow { setup, options } => allow::allow(&setup, &options),
-        Tool::New { name, language, sdk } => {
-            new::new(&name, language, sdk.as_deref())?;
+        Tool::New { name, language, sdk, api } => {
+            match (&api.openapi, &api.mcp, language) {
+                (Some(document), _, _) => openapi::new(&name, document, &api)?,
+                (None, Some(url), _) => mcp::new(&name, url, &api)?,
+                (None, None, Some(language)) => new::new(&name, language, sdk.as_deref())?,
+                (None, None, None) => {
+                    bail!(UsageError("name the language of the tool: `--language LANGUAGE`".to_owned()))
+                }
+            }
             Ok(ExitCode::SUCCESS)
         }
         Tool::Build { setup, folder } => {

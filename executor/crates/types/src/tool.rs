@@ -4,7 +4,7 @@ use crate::ident::{IdentError, SecretName, SignerName, ToolName};
 use crate::limit::{ClaimedLimits, FileEffects};
 use crate::request::DeclaredRequest;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
@@ -80,10 +80,13 @@ pub struct Descriptor {
     pub description: String,
     /// Its contract.
     pub contract: Contract,
-    /// The SHA-256 of its module.
+    /// The SHA-256 of its module; of a tool with settings, that of the module's digest and the settings, because tools on
+    /// one module then differ in what they do.
     pub digest: Digest,
     /// The JSON Schema of its arguments.
     pub arguments_schema: Value,
+    /// What its module gets beside the arguments of each call, from `tool.toml`.
+    pub settings: Option<Map<String, Value>>,
     /// The JSON Schema of its result, if its author declared one. A result that breaks it is a failure of the tool.
     pub result_schema: Option<Value>,
     /// `true` if its author declares that a repeat with the same arguments changes nothing more.
@@ -106,6 +109,22 @@ impl Descriptor {
     pub fn takes_session_argument(&self) -> bool {
         let names_it = |properties: &Value| properties.get(Self::SESSION_ARGUMENT).is_some();
         self.has_sessions && !self.arguments_schema.get("properties").is_some_and(names_it)
+    }
+
+    /// The JSON text that the tool's module gets of a call: the arguments, or of a tool with settings, an object of
+    /// `settings` and `arguments`.
+    #[must_use]
+    pub fn input_text(&self, arguments: &Map<String, Value>) -> String {
+        #[derive(Serialize)]
+        struct Input<'a> {
+            settings: &'a Map<String, Value>,
+            arguments: &'a Map<String, Value>,
+        }
+        // Maps with text keys: serializing them cannot fail.
+        match &self.settings {
+            None => serde_json::to_string(arguments).unwrap_or_default(),
+            Some(settings) => serde_json::to_string(&Input { settings, arguments }).unwrap_or_default(),
+        }
     }
 }
 

@@ -148,6 +148,7 @@ pub(crate) fn descriptor(name: &str, arguments_schema: Value) -> Descriptor {
         digest: Digest([0xab; 32]),
         arguments_schema,
         result_schema: None,
+        settings: None,
         is_idempotent: false,
         has_sessions: false,
         capabilities: DeclaredCapabilities::default(),

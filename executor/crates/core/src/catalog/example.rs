@@ -85,8 +85,20 @@ fn check(table: ExampleTable, filesystem: DeclaredFilesystem) -> Result<Example,
             return Err(format!("`files` has `{path}`: a path is relative to `/workspace`, without `..`"));
         }
     }
-    let arguments = arguments.iter().map(|(key, value)| Ok((key.clone(), to_json(value)?)));
-    Ok(Example { name, arguments: arguments.collect::<Result<_, String>>()?, files, expected })
+    Ok(Example { name, arguments: to_json_object(&arguments)?, files, expected })
+}
+
+/// The JSON object of a TOML table, as [`to_json`] makes it.
+pub(super) fn to_json_object(table: &toml::Table) -> Result<Map<String, Value>, String> {
+    table.iter().map(|(key, value)| Ok((key.clone(), to_json(value)?))).collect()
+}
+
+/// The TOML table of a JSON object.
+///
+/// # Errors
+/// [`ManifestError`] when a value has no TOML form.
+pub(super) fn to_toml_table(object: &Map<String, Value>) -> Result<toml::Table, ManifestError> {
+    toml::Table::try_from(object).map_err(|error| ManifestError::from(error.to_string()))
 }
 
 /// The JSON value of a TOML value. JSON has no dates, and no number that is infinite or none.
@@ -101,10 +113,7 @@ fn to_json(value: &toml::Value) -> Result<Value, String> {
         toml::Value::Boolean(truth) => Value::Bool(*truth),
         toml::Value::Datetime(date) => return Err(format!("JSON has no dates: write \"{date}\" in quotes")),
         toml::Value::Array(values) => Value::Array(values.iter().map(to_json).collect::<Result<_, _>>()?),
-        toml::Value::Table(table) => {
-            let members = table.iter().map(|(key, value)| Ok((key.clone(), to_json(value)?)));
-            Value::Object(members.collect::<Result<_, String>>()?)
-        }
+        toml::Value::Table(table) => Value::Object(to_json_object(table)?),
     })
 }
 
@@ -122,7 +131,7 @@ impl Example {
         };
         Ok(ExampleTable {
             name: name.clone(),
-            arguments: toml::Table::try_from(arguments).map_err(no_toml)?,
+            arguments: to_toml_table(arguments)?,
             files: files.clone(),
             result,
             error,

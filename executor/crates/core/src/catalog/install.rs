@@ -102,7 +102,9 @@ fn check_replacing(
         Some(package) => (package, signatures),
         // Signatures of another package would be refused later anyway.
         None => {
-            let arguments = described.as_ref().map(|[_, _, _, arguments]| arguments.clone());
+            // Those that `tool.toml` declares are in it, and the module's are of no tool.
+            let reported = described.as_ref().filter(|_| manifest.arguments.is_none());
+            let arguments = reported.map(|[_, _, _, arguments]| arguments.clone());
             (Package::new(&manifest, &wasm, &facts, arguments, readme)?, None)
         }
     };

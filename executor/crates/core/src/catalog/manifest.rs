@@ -12,7 +12,7 @@ use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFiles
 use serde::de::MapAccess;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -29,6 +29,8 @@ const MAX_TITLE_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 /// The maximum number of requests that a tool declares. Each is in every report.
 const MAX_REQUESTS: usize = 64;
+/// The maximum size of the settings as JSON, in bytes. Every run gets them.
+const MAX_SETTINGS_BYTES: usize = 64 << 10;
 /// The maximum number of secrets that a tool declares.
 const MAX_SECRETS: usize = 16;
 
@@ -51,10 +53,13 @@ pub struct ToolManifest {
     pub sha256: Option<String>,
     /// The capabilities that the tool declares. A grant never exceeds them.
     pub capabilities: DeclaredCapabilities,
-    /// The JSON Schema of a command's arguments. A typed tool reports its own.
+    /// The JSON Schema of the arguments of a command, or of a typed tool with settings. Any other typed tool reports its
+    /// own.
     pub arguments: Option<Value>,
     /// The JSON Schema of the tool's result.
     pub result: Option<Value>,
+    /// What the module of a typed tool gets beside the arguments of each call.
+    pub settings: Option<Map<String, Value>>,
     /// `true` if a repeat with the same arguments changes nothing more.
     pub idempotent: bool,
     /// `true` if a call may ask for a session. Only a typed tool has sessions.
@@ -88,6 +93,8 @@ struct ManifestFile {
     arguments: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<toml::Table>,
     #[serde(default, rename = "example", skip_serializing_if = "Vec::is_empty")]
     examples: Vec<ExampleTable>,
 }
@@ -253,9 +260,11 @@ impl ToolManifest {
             capabilities,
             arguments,
             result,
+            settings,
             examples,
         } = file;
-        check_contract(contract, arguments.as_ref(), session)?;
+        check_contract(contract, arguments.is_some(), settings.is_some())?;
+        check_session(contract, session)?;
         check_lengths(&version, &description)?;
         check_length("title", title.as_deref().unwrap_or_default(), MAX_TITLE_BYTES)?;
         let module = PathBuf::from(module);
@@ -275,6 +284,7 @@ impl ToolManifest {
             capabilities,
             arguments,
             result,
+            settings: settings.map(|table| check_settings(&table)).transpose()?,
             idempotent,
             session,
             examples,
@@ -296,20 +306,25 @@ impl ToolManifest {
             capabilities: DeclaredCapabilities::default(),
             arguments: None,
             result: None,
+            settings: None,
             idempotent: false,
             session: false,
             examples: Vec::new(),
         }
     }
 
-    /// Checks the description of a typed tool, and returns the manifest with the schema of the arguments.
+    /// Checks the description of a typed tool, and returns the manifest with the schema of the arguments. A module
+    /// that several tools share knows neither their names nor their arguments: those of `tool.toml` apply.
     ///
     /// # Errors
     /// [`CatalogError::Module`] when the tool reports another name, or a schema that is not JSON.
     pub(super) fn complete(self, described: Option<[String; 4]>) -> Result<(Self, Value), CatalogError> {
-        let Some([name, _, _, schema]) = described else {
-            let schema = self.arguments.clone().unwrap_or_else(|| json!({ "type": "object" }));
+        if let Some(schema) = &self.arguments {
+            let schema = schema.clone();
             return Ok((self, schema));
+        }
+        let Some([name, _, _, schema]) = described else {
+            return Ok((self, json!({ "type": "object" })));
         };
         if name != self.name.as_str() {
             let excerpt = a2g_types::ident::excerpt(&name);
@@ -339,6 +354,7 @@ impl ToolManifest {
             capabilities,
             arguments,
             result,
+            settings,
             idempotent,
             session,
             examples,
@@ -356,6 +372,7 @@ impl ToolManifest {
             capabilities: capabilities.into(),
             arguments: arguments.clone(),
             result: result.clone(),
+            settings: settings.as_ref().map(example::to_toml_table).transpose()?,
             examples: examples.iter().map(Example::to_table).collect::<Result<_, _>>()?,
         };
         toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
@@ -363,22 +380,50 @@ impl ToolManifest {
 }
 
 /// Checks that a tool has what its contract needs, and nothing that only the other one can have.
-fn check_contract(contract: Contract, arguments: Option<&Value>, session: bool) -> Result<(), ManifestError> {
-    match (contract, arguments) {
-        (Contract::Command, None) => {
-            return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
+fn check_contract(contract: Contract, has_arguments: bool, has_settings: bool) -> Result<(), ManifestError> {
+    match (contract, has_arguments, has_settings) {
+        (Contract::Command, false, _) => {
+            Err("a command needs `[arguments]`, the JSON Schema of its arguments".into())
         }
-        (Contract::Typed, Some(_)) => {
-            return Err("`[arguments]` is for commands: a typed tool describes its own arguments".into());
+        (Contract::Command, true, true) => {
+            Err("`[settings]` is for typed tools: a command reads nothing but its arguments".into())
         }
-        (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
+        (Contract::Typed, true, false) => Err(
+            "`[arguments]` is for commands and for typed tools with `[settings]`: any other typed tool describes its own \
+             arguments"
+                .into(),
+        ),
+        (Contract::Typed, false, true) => Err(
+            "a tool with `[settings]` needs `[arguments]`, the JSON Schema of its arguments: its module serves other tools \
+             too, and cannot know it"
+                .into(),
+        ),
+        (Contract::Command, true, false) | (Contract::Typed, true, true) | (Contract::Typed, false, false) => {
+            Ok(())
+        }
     }
+}
+
+fn check_session(contract: Contract, session: bool) -> Result<(), ManifestError> {
     match (contract, session) {
         (Contract::Command, true) => {
             Err("`session = true` is for typed tools: nothing of a command is left to call again".into())
         }
         (Contract::Command, false) | (Contract::Typed, _) => Ok(()),
     }
+}
+
+/// The settings as JSON.
+fn check_settings(table: &toml::Table) -> Result<Map<String, Value>, ManifestError> {
+    let settings = example::to_json_object(table).map_err(|reason| format!("`[settings]`: {reason}"))?;
+    let bytes = serde_json::to_string(&settings).unwrap_or_default().len();
+    if bytes > MAX_SETTINGS_BYTES {
+        return Err(format!(
+            "`[settings]` has {bytes} bytes as JSON, but at most {MAX_SETTINGS_BYTES} are accepted"
+        )
+        .into());
+    }
+    Ok(settings)
 }
 
 fn check_lengths(version: &str, description: &str) -> Result<(), ManifestError> {
@@ -536,6 +581,19 @@ error = "nobody"
     }
 
     #[test]
+    fn a_tool_on_a_shared_module_has_settings_and_the_schema_of_its_arguments() {
+        let text = COMMAND.replace("\"command\"", "\"typed\"");
+        let text = format!("{text}[settings]\nkind = \"x\"\nlist = [1, 1.5, {{ a = true }}]\n");
+        let manifest = ToolManifest::parse(&text).unwrap();
+        let settings = json!({ "kind": "x", "list": [1, 1.5, { "a": true }] });
+        assert_eq!(manifest.settings.clone().map(Value::Object), Some(settings));
+        assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
+        let described = ["another", "9", "text", "{}"].map(str::to_owned);
+        let (completed, schema) = manifest.clone().complete(Some(described)).unwrap();
+        assert_eq!((Some(schema), completed), (manifest.arguments.clone(), manifest));
+    }
+
+    #[test]
     fn errors_name_the_key() {
         let requests = |list: &str| {
             COMMAND.replace("max_memory_mb = 8", &format!("network = true\nrequests = [{list}]"))
@@ -543,6 +601,8 @@ error = "nobody"
         let many = (0..=MAX_REQUESTS).map(|n| format!("\"GET https://a.example/{n}\",")).collect::<String>();
         let offline = requests("\"GET https://a.example/\"").replace("network = true\n", "");
         let nested = |depth: usize| format!("{COMMAND}extra = {}{}", "[".repeat(depth), "]".repeat(depth));
+        let settings =
+            |line: &str| format!("{}[settings]\n{line}\n", COMMAND.replace("\"command\"", "\"typed\""));
         let dotted = format!("{COMMAND}[a{}]", ".a".repeat(MAX_DEPTH));
         let calls = "`capabilities.max_calls` must be an integer from 1 to 100000";
         let cases = [
@@ -564,6 +624,13 @@ error = "nobody"
             (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
             (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),
             (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),
+            (format!("{COMMAND}[settings]\n"), "`[settings]` is for typed tools"),
+            (settings("a = 1").replace("[arguments", "[result"), "needs `[arguments]`"),
+            (settings("a = 1979-05-27"), "`[settings]`: JSON has no dates"),
+            (
+                settings(&format!("a = \"{}\"", "x".repeat(MAX_SETTINGS_BYTES))),
+                "`[settings]` has 65544 bytes",
+            ),
             (COMMAND.replace("version = \"1.0.0\"", "module = \"../x.wasm\"\nversion = \"1\""), "`module`"),
             (COMMAND.replace("error = \"nobody\"", ""), "number 2 (`nobody`): it needs `result`"),
             (COMMAND.replace("error = \"nobody\"", "error = 1"), "line 20"),

@@ -60,9 +60,9 @@ pub use trust::find_installed_package;
 use a2g_govern::{SignatureError, ToolTrust, TrustedTool};
 use a2g_types::ident::{IdentError, ToolName};
 use a2g_types::outcome::DecisionAct;
-use a2g_types::tool::{CallTargets, Contract, Descriptor, Digest};
+use a2g_types::tool::{CallTargets, Descriptor, Digest};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -683,9 +683,9 @@ fn assemble(
     build: Option<&dyn ToolBuilder>,
     trusted: TrustedTool,
 ) -> Result<Opened, CatalogError> {
-    let announced = match manifest.contract {
-        Contract::Typed => arguments.map(Schema::parse).transpose()?,
-        Contract::Command => manifest.arguments.clone(),
+    let announced = match &manifest.arguments {
+        Some(declared) => Some(declared.clone()),
+        None => arguments.map(Schema::parse).transpose()?,
     };
     let job = CompileJob { wasm, contract: manifest.contract };
     let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build, &trusted)? else {
@@ -725,14 +725,25 @@ fn describe(
         version: manifest.version,
         description: manifest.description,
         contract: manifest.contract,
-        digest,
+        digest: match &manifest.settings {
+            Some(settings) => settings_digest(digest, settings),
+            None => digest,
+        },
         arguments_schema,
         result_schema: manifest.result,
+        settings: manifest.settings,
         is_idempotent: manifest.idempotent,
         has_sessions: manifest.session,
         capabilities: manifest.capabilities,
         signature: trusted.signature().cloned(),
     }
+}
+
+/// The digest of what a tool with settings runs: its module and the settings, whatever their order.
+fn settings_digest(module: Digest, settings: &Map<String, Value>) -> Digest {
+    let mut sorted = Value::Object(settings.clone());
+    sorted.sort_all_objects();
+    Digest::compute(format!("{module} {sorted}").as_bytes())
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.

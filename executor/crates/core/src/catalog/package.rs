@@ -458,7 +458,7 @@ pub(super) fn read_arguments(folder: &Path) -> Result<Option<String>, CatalogErr
 /// # Errors
 /// [`CatalogError::Io`] if the file cannot be written, or the tool's folder is a link.
 pub fn write_arguments(catalog: &Path, tool: &Descriptor) -> Result<(), CatalogError> {
-    if tool.contract == Contract::Command {
+    if tool.contract == Contract::Command || tool.settings.is_some() {
         return Ok(());
     }
     let Some(folder) = ToolsFolder::create(catalog)?.open(tool.name.as_str())? else { return Ok(()) };

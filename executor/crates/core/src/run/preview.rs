@@ -355,6 +355,7 @@ pub(super) mod tests {
             signature: None,
             arguments_schema: Value::Null,
             result_schema: None,
+            settings: None,
             is_idempotent: false,
             has_sessions: false,
             capabilities: DeclaredCapabilities::default(),

@@ -41,6 +41,7 @@ fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
         digest: _,
         arguments_schema,
         result_schema: _,
+        settings: _,
         is_idempotent,
         has_sessions: _,
         capabilities,

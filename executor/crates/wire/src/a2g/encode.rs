@@ -720,6 +720,7 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         digest,
         arguments_schema,
         result_schema,
+        settings: _,
         is_idempotent,
         has_sessions,
         capabilities,

@@ -333,6 +333,7 @@ fn tool(name: &str, filesystem: DeclaredFilesystem, network: bool, schema: Value
         digest: Digest::compute(b"x"),
         arguments_schema: schema,
         result_schema: None,
+        settings: None,
         is_idempotent: false,
         has_sessions: false,
         capabilities: DeclaredCapabilities { filesystem, network, ..DeclaredCapabilities::default() },

@@ -16,6 +16,7 @@ pub(crate) fn tool(name: &str, description: &str, arguments: Value, result: Opti
         digest: Digest([0; 32]),
         arguments_schema: arguments,
         result_schema: result,
+        settings: None,
         is_idempotent: false,
         has_sessions: false,
         capabilities: DeclaredCapabilities::default(),

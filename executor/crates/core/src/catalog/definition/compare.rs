@@ -1,6 +1,7 @@
 //! The difference between two definitions of a tool, and which of its changes wait for an operator.
 //!
-//! Every changed text waits, and so does every changed schema, because models read its descriptions. A capability waits
+//! Every changed text waits, and so does every changed schema, because models read its descriptions, and every change of
+//! the settings, which decide what a shared module does. A capability waits
 //! if it became wider. A limit that is not declared is the widest, because then only the executor's ceiling applies.
 //! Numbers of calls are compared even while there is no tool to call: otherwise the later update that adds tools would
 //! not show that the numbers rose.
@@ -11,7 +12,7 @@ use a2g_types::ident::SecretName;
 use a2g_types::limit::{Limit, LimitRow};
 use a2g_types::request::DeclaredRequest;
 use a2g_types::tool::DeclaredCapabilities;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fmt;
 use strum::IntoStaticStr;
@@ -44,6 +45,9 @@ pub enum Part {
     /// The schema of the result.
     #[strum(serialize = "result")]
     Result,
+    /// The settings.
+    #[strum(serialize = "settings")]
+    Settings,
     /// `idempotent`.
     #[strum(serialize = "idempotent")]
     Idempotent,
@@ -87,7 +91,7 @@ impl fmt::Display for Part {
 /// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// A text, a schema or the contract changed.
+    /// A text, a schema, the settings or the contract changed.
     Told,
     /// A capability became wider.
     Wider,
@@ -115,7 +119,8 @@ pub struct Change {
     pub part: Part,
     /// The kind of the change.
     pub kind: ChangeKind,
-    /// The accepted text, as the author wrote it: it may contain any character. A schema is pretty-printed JSON.
+    /// The accepted text, as the author wrote it: it may contain any character. A schema is pretty-printed JSON, and so are
+    /// settings.
     pub accepted: String,
     /// The new text.
     pub offered: String,
@@ -132,6 +137,7 @@ pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
         contract,
         arguments_schema,
         result_schema,
+        settings,
         is_idempotent,
         has_sessions,
         capabilities,
@@ -140,6 +146,9 @@ pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
         |part, old: String, new: String| Change { part, kind: ChangeKind::Told, accepted: old, offered: new };
     let title_text = |title: &Option<String>| title.clone().unwrap_or_default();
     let schema_text = |schema: &Option<Value>| schema.as_ref().map(lines).unwrap_or_default();
+    let settings_text = |settings: &Option<Map<String, Value>>| {
+        settings.as_ref().map(|settings| lines(&Value::Object(settings.clone()))).unwrap_or_default()
+    };
     let mut changes = Vec::new();
     if accepted.title != *title {
         changes.push(told(Part::Title, title_text(&accepted.title), title_text(title)));
@@ -161,6 +170,9 @@ pub fn compare(accepted: &Definition, offered: &Definition) -> Vec<Change> {
     }
     if accepted.result_schema != *result_schema {
         changes.push(told(Part::Result, schema_text(&accepted.result_schema), schema_text(result_schema)));
+    }
+    if accepted.settings != *settings {
+        changes.push(told(Part::Settings, settings_text(&accepted.settings), settings_text(settings)));
     }
     if accepted.is_idempotent != *is_idempotent {
         let text = |is: bool| if is { "yes" } else { "not declared" }.to_owned();
@@ -258,7 +270,7 @@ fn limit_text(row: &LimitRow, amount: Option<u64>) -> String {
     amount.map_or_else(|| "undeclared: the executor's ceiling".to_owned(), |amount| row.format(amount))
 }
 
-/// A schema as pretty-printed JSON with sorted keys, so that only changed lines differ.
+/// A schema or settings as pretty-printed JSON with sorted keys, so that only changed lines differ.
 fn lines(schema: &Value) -> String {
     let mut schema = schema.clone();
     schema.sort_all_objects();

@@ -21,7 +21,7 @@ pub use update::{Installation, Update, reject, waiting_updates};
 pub(super) use update::{Place, WAITING_FOLDER};
 
 use a2g_types::tool::{Contract, DeclaredCapabilities, Descriptor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The parts of a tool that agents and people read, and its declared capabilities.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +38,8 @@ pub struct Definition {
     pub arguments_schema: Value,
     /// The JSON Schema of the result.
     pub result_schema: Option<Value>,
+    /// The settings, which decide what the module does.
+    pub settings: Option<Map<String, Value>>,
     /// `true` if the tool promises that a repeat with the same arguments changes nothing more.
     pub is_idempotent: bool,
     /// `true` if a call may ask for a session.
@@ -62,6 +64,7 @@ impl Definition {
             signature: _,
             arguments_schema,
             result_schema,
+            settings,
             is_idempotent,
             has_sessions,
             capabilities,
@@ -73,6 +76,7 @@ impl Definition {
             contract: *contract,
             arguments_schema: arguments_schema.clone(),
             result_schema: result_schema.clone(),
+            settings: settings.clone(),
             is_idempotent: *is_idempotent,
             has_sessions: *has_sessions,
             capabilities: capabilities.clone(),

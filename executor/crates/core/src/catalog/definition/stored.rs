@@ -4,7 +4,7 @@ use super::Definition;
 use crate::catalog::manifest::{CapabilitiesTable, ManifestContract};
 use a2g_types::tool::Contract;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -37,6 +37,8 @@ struct StoredDefinition {
     arguments: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<Map<String, Value>>,
     idempotent: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     session: bool,
@@ -97,6 +99,7 @@ impl DefinitionsFile {
             contract,
             arguments,
             result,
+            settings,
             idempotent,
             session,
             capabilities,
@@ -112,6 +115,7 @@ impl DefinitionsFile {
             contract: *contract,
             arguments_schema: arguments.clone(),
             result_schema: result.clone(),
+            settings: settings.clone(),
             is_idempotent: *idempotent,
             has_sessions: *session,
             capabilities: capabilities.map_err(|error| damaged(&format_args!("`{tool}`: {error}")))?,
@@ -166,6 +170,7 @@ impl From<&Definition> for StoredDefinition {
             contract,
             arguments_schema,
             result_schema,
+            settings,
             is_idempotent,
             has_sessions,
             capabilities,
@@ -177,6 +182,7 @@ impl From<&Definition> for StoredDefinition {
             contract: *contract,
             arguments: arguments_schema.clone(),
             result: result_schema.clone(),
+            settings: settings.clone(),
             idempotent: *is_idempotent,
             session: *has_sessions,
             capabilities: capabilities.into(),

@@ -165,9 +165,10 @@ impl ClaimedCall {
             Some(upper) => narrowed.with_upper(upper),
             None => narrowed,
         };
-        // A map with text keys: serializing it cannot fail.
-        let arguments = serde_json::to_string(&call.arguments).unwrap_or_default();
-        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, arguments, session)
+        // Without a usable tool, the isolation has no code for it, and the run does not start.
+        let tool = self.loaded.usable_tool(&call.tool);
+        let input = tool.map(|tool| tool.descriptor.input_text(&call.arguments)).unwrap_or_default();
+        self.loaded.isolate.request(&call.agent, &call.tool, run_permit, input, session)
     }
 
     /// The effects of a run with this grant. To let others know of a run before its end is one: they find it again, also

@@ -14,6 +14,7 @@ fn definition() -> Definition {
         contract: Contract::Command,
         arguments_schema: json!({ "type": "object", "properties": { "a": {}, "b": {} } }),
         result_schema: None,
+        settings: None,
         is_idempotent: false,
         has_sessions: false,
         capabilities: DeclaredCapabilities::default(),
@@ -37,6 +38,7 @@ fn every_other_text_needs_approval() {
     check(|new| new.contract = Contract::Typed, &[(Part::Contract, true)]);
     check(|new| new.arguments_schema["title"] = json!("x"), &[(Part::Arguments, true)]);
     check(|new| new.result_schema = Some(json!({})), &[(Part::Result, true)]);
+    check(|new| new.settings = Some(Map::new()), &[(Part::Settings, true)]);
     check(|new| new.is_idempotent = true, &[(Part::Idempotent, true)]);
     check(|new| new.has_sessions = true, &[(Part::Session, true)]);
     let reordered = json!({ "properties": { "b": {}, "a": {} }, "type": "object" });

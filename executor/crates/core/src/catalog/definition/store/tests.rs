@@ -14,6 +14,7 @@ fn tool(name: &str, description: &str) -> Descriptor {
         signature: None,
         arguments_schema: json!({ "maximum": 1.5, "minimum": u64::MAX, "const": "\u{1b}ü" }),
         result_schema: Some(json!(true)),
+        settings: json!({ "url": "https://a.example", "tries": [1, 2.5] }).as_object().cloned(),
         is_idempotent: true,
         has_sessions: true,
         capabilities: DeclaredCapabilities { network: true, ..Default::default() },

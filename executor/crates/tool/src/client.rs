@@ -1,0 +1,68 @@
+//! The tools that need no sources: each is a `tool.toml` with `[settings]` for a module that belongs to this program.
+
+use a2g_command::installed::installed_places;
+use a2g_core::catalog::ToolManifest;
+use anyhow::{Context as _, bail};
+use std::path::{Path, PathBuf};
+
+/// The module, in one of the [`installed_places`].
+const MODULE: &str = "clients/api_client.wasm";
+/// The first line of each `tool.toml` that is written here, and of no other.
+const MARK: &str = "# Made by `a2g-executor tool new`";
+
+/// The module of all these tools.
+///
+/// # Errors
+/// If it was not installed with this program.
+pub(crate) fn find_module() -> anyhow::Result<PathBuf> {
+    let places = installed_places(MODULE)?;
+    let [_, beside, shared, _] = &places;
+    match places.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.clone()),
+        None => bail!(
+            "the client that these tools run on is not beside this program (`{}` and `{}` are missing): install the \
+             package again that it came from, or build it with `cargo xtask tools`",
+            beside.display(),
+            shared.display()
+        ),
+    }
+}
+
+/// The folder of a tool that is to be written.
+///
+/// # Errors
+/// If the current folder has something else of this name, or `force` is missing for a folder that was written before.
+pub(crate) fn check_folder(name: &str, force: bool) -> anyhow::Result<()> {
+    let folder = Path::new(name);
+    if folder.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let manifest = std::fs::read_to_string(folder.join("tool.toml")).unwrap_or_default();
+    if !manifest.starts_with(MARK) {
+        bail!(
+            "`{name}` exists already, and was not made by this command: choose another name, or remove it first"
+        );
+    }
+    if !force {
+        bail!("`{name}` exists already: `--force` replaces its `tool.toml` and its module");
+    }
+    Ok(())
+}
+
+/// Writes the folder of a tool: its `tool.toml`, which says what it was made of, and a copy of the `module`. Its
+/// other files, such as a README, stay.
+///
+/// # Errors
+/// If a file cannot be written, or the manifest has a value that TOML does not have.
+pub(crate) fn write_tool(manifest: &ToolManifest, made_of: &str, module: &Path) -> anyhow::Result<()> {
+    let folder = Path::new(manifest.name.as_str());
+    let path = folder.join("tool.toml");
+    let what = || format!("`{}` cannot be written", path.display());
+    // A line end in the name of a file would end the comment.
+    let made_of = made_of.replace(char::is_control, " ");
+    let text = format!("{MARK} of {made_of}\n{}", manifest.to_toml().with_context(what)?);
+    std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text)).with_context(what)?;
+    let copy = folder.join(&manifest.module);
+    std::fs::copy(module, &copy).with_context(|| format!("`{}` cannot be written", copy.display()))?;
+    Ok(())
+}
