@@ -107,7 +107,8 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         }
     };
     let granter = Granter::new(authority);
-    let executor = start_executor(&config, &tools_runtime, &call.tool, granter, local).await?;
+    let egress = tools_runtime.egress(&config)?;
+    let executor = start_executor(&config, &tools_runtime, &call.tool, egress, granter, local).await?;
     let result = match operator_limits {
         None => executor
             .engine

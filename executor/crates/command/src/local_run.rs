@@ -7,6 +7,7 @@ use a2g_core::run::{Capacity, EffectsLocation, Executor, ExecutorParts, Executor
 use a2g_govern::local::LocalGovernor;
 use a2g_govern::{Governor, Granter, Trust};
 use a2g_journal::Journal;
+use a2g_sandbox::egress::Egress;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory::Charge;
@@ -44,11 +45,13 @@ pub fn local_call(parts: CallParts<'_>) -> Result<Call, UsageError> {
     })
 }
 
-/// The executor of a command that runs `tool` again and again, with what that needs of the configured catalogue.
+/// The executor of a command that runs `tool` again and again, with what that needs of the configured catalogue, and with
+/// this network.
 pub async fn start_executor(
     config: &Config,
     tools_runtime: &ToolRuntime,
     tool: &ToolName,
+    egress: Option<Arc<Egress>>,
     granter: Granter,
     governor: LocalGovernor,
 ) -> anyhow::Result<Arc<Executor>> {
@@ -67,7 +70,6 @@ pub async fn start_executor(
     let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(governor), Arc::default());
     let loaded = tools_runtime.load_for(config, tool).await?;
-    let egress = tools_runtime.egress(config)?;
     // The journal is in memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();
     let clock = Arc::clone(&tools_runtime.clock);

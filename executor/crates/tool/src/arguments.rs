@@ -337,14 +337,16 @@ Examples:
     },
     /// Run the examples of a `tool.toml` in the sandbox, under the tool's declared capabilities
     ///
-    /// Each `[[example]]` has `arguments`, and `result` or `error`; its `files` are below `/workspace`. There is no
-    /// network. Exit code 1 if an example fails.
+    /// Each `[[example]]` has `arguments`, and `result` or `error`; its `files` are below `/workspace`. Recorded
+    /// `answers` take the place of the network, in their order; without any, there is no network. Exit code 1 if an
+    /// example fails.
     #[command(after_help = "\
 An example in `tool.toml`:
   [[example]]
   arguments = { path = \"/workspace/a\" }
   files = { a = \"one two\" }
   result = { words = 2 }          # or error = \"CODE\"
+  # answers = [{ request = \"GET https://a.example/b\", json = { c = 1 } }]
 
 CODE is the tool's own, or `exit_N` of a command, `invalid_arguments`,
 `limit_reached`, or `failed` for a trap.

@@ -19,6 +19,7 @@ mod openapi;
 mod packages;
 mod prepare;
 mod registry;
+mod replay;
 mod science;
 mod sign;
 mod suggest;

@@ -1,9 +1,11 @@
 //! `tool test`: runs the examples of a `tool.toml` in the sandbox, under the tool's declared capabilities.
 //!
 //! The tool is installed into a temporary catalogue, and each example is a call of the executor that `run` uses, with a
-//! temporary folder as `/workspace`. The network is off. `--suggest` runs the examples again under narrower capabilities,
+//! temporary folder as `/workspace`. Its recorded `answers` are in place of the network; without any, the network is off.
+//! `--suggest` runs the examples again under narrower capabilities,
 //! and writes those under which they still pass.
 
+use crate::replay::{Replay, recorded_hosts};
 use crate::suggest::{self, Measured};
 use crate::{find_manifest, toolchain};
 use a2g_capability::{Area, Mount, Mounts, Tree};
@@ -16,6 +18,7 @@ use a2g_core::catalog::{Definitions, Example, Expected, ToolManifest};
 use a2g_core::run::Executor;
 use a2g_govern::local::{LocalGovernor, PolicySet};
 use a2g_govern::{Granter, OperatorLimits, ToolTrust};
+use a2g_sandbox::egress::Egress;
 use a2g_types::fault::Fault;
 use a2g_types::ident::ToolName;
 use a2g_types::outcome::{End, Outcome, Receipt};
@@ -24,6 +27,7 @@ use a2g_types::verdict::Manifest;
 use a2g_wire::a2g::{encode, fault};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,7 +58,11 @@ pub(crate) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     config.mounts =
         Mounts::new(vec![Mount { guest: Tree::parse_path(WORKSPACE)?, host: workspace.canonicalize()? }])?;
     config.ceilings.areas = Area::parse(&format!("{WORKSPACE}/**"))?;
-    config.ceilings.network = false;
+    let replay = Replay::of(&manifest.examples);
+    config.ceilings.network = replay.is_some();
+    config.ceilings.hosts = recorded_hosts(&manifest.examples)?;
+    config.ceilings.tool_hosts.clear();
+    config.ceilings.secrets.clear();
     // The person who runs this command named the tool.
     config.signers = None;
     let run_as = check_containment(&config, None)?;
@@ -64,18 +72,31 @@ pub(crate) fn test(folder: &Path, mut config: Config, writes_suggestion: bool) -
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     // The examples run in a temporary catalogue, under capabilities that become narrower and then wider again.
     let tools_runtime = tools_runtime.with_definitions(Definitions::none());
-    install(folder, &config, &tools_runtime)?;
+    install(folder, &manifest, &config, &tools_runtime)?;
+    let egress = replay.as_ref().map(|replay| open_replay(&config, &tools_runtime, replay)).transpose()?;
     let code = runtime.block_on(async {
         let authority = take_authority()?;
         let limits = (0..MAX_ROUNDS * manifest.examples.len())
             .map(|_| OperatorLimits::new(&authority, limits()))
             .collect();
         let governor = LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock));
-        let executor =
-            start_executor(&config, &tools_runtime, &manifest.name, Granter::new(authority), governor)
-                .await?;
-        let mut runner =
-            ExampleRunner { config: &config, tools_runtime: &tools_runtime, executor, limits, workspace };
+        let executor = start_executor(
+            &config,
+            &tools_runtime,
+            &manifest.name,
+            egress,
+            Granter::new(authority),
+            governor,
+        )
+        .await?;
+        let mut runner = ExampleRunner {
+            config: &config,
+            tools_runtime: &tools_runtime,
+            executor,
+            limits,
+            workspace,
+            replay,
+        };
         runner.run(folder, &manifest, writes_suggestion).await
     });
     runtime.shutdown_background();
@@ -92,12 +113,34 @@ async fn remove_on_interrupt(scratch: PathBuf) {
     }
 }
 
-/// Installs the tool into the temporary catalogue.
-fn install(folder: &Path, config: &Config, tools_runtime: &ToolRuntime) -> anyhow::Result<()> {
+/// Installs the tool with this manifest into the temporary catalogue. It needs no secrets there: recorded answers ask for
+/// none. Examples with files need a declared use of files, but here the files are laid out in any case.
+fn install(
+    folder: &Path,
+    manifest: &ToolManifest,
+    config: &Config,
+    tools_runtime: &ToolRuntime,
+) -> anyhow::Result<()> {
+    let capabilities = DeclaredCapabilities { secrets: BTreeSet::new(), ..manifest.capabilities.clone() };
+    let tested = ToolManifest { capabilities, examples: Vec::new(), ..manifest.clone() };
+    let source = tempfile::tempdir()?;
+    std::fs::write(source.path().join("tool.toml"), tested.to_toml()?)?;
+    std::fs::copy(folder.join(&manifest.module), source.path().join(&manifest.module))?;
     let trust = ToolTrust::anyone();
     let installer = tools_runtime.installer(&config.catalog, &trust, &tools_runtime.definitions);
-    installer.install(installer.check(folder)?)?;
+    installer.install(installer.check(source.path())?)?;
     Ok(())
+}
+
+/// The network that consists of recorded answers.
+fn open_replay(
+    config: &Config,
+    tools_runtime: &ToolRuntime,
+    replay: &Arc<Replay>,
+) -> anyhow::Result<Arc<Egress>> {
+    let egress = Egress::new(config.egress.clone(), None, Arc::clone(&tools_runtime.clock));
+    let egress = egress.context("the network of the examples cannot be set up")?;
+    Ok(Arc::new(egress.with_answers(Arc::<Replay>::clone(replay))))
 }
 
 /// The operator's part of a grant: the workspace. Everything else is up to the tool's declarations.
@@ -113,6 +156,8 @@ struct ExampleRunner<'a> {
     /// One for each run, because a run consumes its limits.
     limits: Vec<OperatorLimits>,
     workspace: PathBuf,
+    /// The recorded answers; `None` if no example has any.
+    replay: Option<Arc<Replay>>,
 }
 
 /// The end of one example.
@@ -169,6 +214,9 @@ impl ExampleRunner<'_> {
 
     async fn run_one(&mut self, name: &ToolName, example: &Example) -> anyhow::Result<ExampleEnd> {
         lay_out(&self.workspace, example)?;
+        if let Some(replay) = &self.replay {
+            replay.begin(example);
+        }
         let limits = self.limits.pop().context("the examples were run too often")?;
         let call = local_call(CallParts {
             agent: "did:a2g:cli:1.0:local",
@@ -182,7 +230,8 @@ impl ExampleRunner<'_> {
             }
             Err(refusal) => (None, Found::of_refusal(&refusal)),
         };
-        Ok(ExampleEnd { receipt, failure: found.difference(&example.expected) })
+        let sent = self.replay.as_ref().and_then(|replay| replay.difference());
+        Ok(ExampleEnd { receipt, failure: sent.or_else(|| found.difference(&example.expected)) })
     }
 
     /// The smallest capabilities under which the examples pass, among those that are tried.
@@ -213,14 +262,9 @@ impl ExampleRunner<'_> {
         manifest: &ToolManifest,
         candidate: &DeclaredCapabilities,
     ) -> anyhow::Result<bool> {
-        // Examples with files need a declared use of files, but here the files are laid out in any case.
-        let examples = Vec::new();
-        let narrow = ToolManifest { capabilities: candidate.clone(), examples, ..manifest.clone() };
-        let source = tempfile::tempdir()?;
-        std::fs::write(source.path().join("tool.toml"), narrow.to_toml()?)?;
-        std::fs::copy(folder.join(&manifest.module), source.path().join(&manifest.module))?;
+        let narrow = ToolManifest { capabilities: candidate.clone(), ..manifest.clone() };
         let runtime = self.tools_runtime;
-        if install(source.path(), self.config, runtime).is_err() {
+        if install(folder, &narrow, self.config, runtime).is_err() {
             return Ok(false);
         }
         self.executor.catalogue.replace(runtime.load_for(self.config, &manifest.name).await?);

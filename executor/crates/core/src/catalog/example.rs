@@ -2,7 +2,8 @@
 //! nothing else uses them.
 
 use super::ManifestError;
-use a2g_types::tool::DeclaredFilesystem;
+use a2g_types::ident::excerpt;
+use a2g_types::tool::{DeclaredCapabilities, DeclaredFilesystem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -10,6 +11,8 @@ use std::path::{Component, Path};
 
 /// The maximum number of examples of one tool: each is a run of `tool test`.
 const MAX_EXAMPLES: usize = 100;
+/// The maximum number of recorded answers of one example.
+const MAX_ANSWERS: usize = 100;
 
 /// One example.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,8 +23,34 @@ pub struct Example {
     pub arguments: Map<String, Value>,
     /// The files that exist before the run, by their path below `/workspace`.
     pub files: BTreeMap<String, String>,
+    /// The answers to the requests of the tool, in their order and in place of the network.
+    pub answers: Vec<RecordedAnswer>,
     /// The expected end of the run.
     pub expected: Expected,
+}
+
+/// A recorded answer to a request of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedAnswer {
+    /// The method of the request.
+    pub method: String,
+    /// Its URL.
+    pub url: String,
+    /// The status of the answer, 200 to 599.
+    pub status: u16,
+    /// The header fields of the answer.
+    pub headers: BTreeMap<String, String>,
+    /// The body of the answer.
+    pub body: AnswerBody,
+}
+
+/// The body of a recorded answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnswerBody {
+    /// A text.
+    Text(String),
+    /// A value, sent as JSON with that media type.
+    Json(Value),
 }
 
 /// The expected end of an example.
@@ -43,16 +72,38 @@ pub(super) struct ExampleTable {
     arguments: toml::Table,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     files: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    answers: Vec<AnswerTable>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<toml::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Checks the examples of a tool that declares this use of files.
+/// The TOML form of a recorded answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerTable {
+    /// Such as `GET https://api.example.com/items/1?all=true`.
+    request: String,
+    #[serde(default = "default_status")]
+    status: u16,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    json: Option<toml::Value>,
+}
+
+fn default_status() -> u16 {
+    200
+}
+
+/// Checks the examples of a tool with these capabilities.
 pub(super) fn check_all(
     tables: Vec<ExampleTable>,
-    filesystem: DeclaredFilesystem,
+    capabilities: &DeclaredCapabilities,
 ) -> Result<Vec<Example>, ManifestError> {
     if tables.len() > MAX_EXAMPLES {
         return Err(
@@ -62,21 +113,21 @@ pub(super) fn check_all(
     let numbered = tables.into_iter().enumerate();
     let examples = numbered.map(|(index, table)| {
         let named = table.name.as_ref().map(|name| format!(" (`{name}`)")).unwrap_or_default();
-        check(table, filesystem)
+        check(table, capabilities)
             .map_err(|reason| format!("`[[example]]` number {}{named}: {reason}", index + 1).into())
     });
     examples.collect()
 }
 
-fn check(table: ExampleTable, filesystem: DeclaredFilesystem) -> Result<Example, String> {
-    let ExampleTable { name, arguments, files, result, error } = table;
+fn check(table: ExampleTable, capabilities: &DeclaredCapabilities) -> Result<Example, String> {
+    let ExampleTable { name, arguments, files, answers, result, error } = table;
     let expected = match (result, error) {
         (Some(result), None) => Expected::Result(to_json(&result)?),
         (None, Some(code)) if !code.is_empty() => Expected::Error(code),
         (None, _) => return Err("it needs `result`, or `error` with the code of an error".to_owned()),
         (Some(_), Some(_)) => return Err("it has both `result` and `error`: remove one of them".to_owned()),
     };
-    if !files.is_empty() && filesystem == DeclaredFilesystem::None {
+    if !files.is_empty() && capabilities.filesystem == DeclaredFilesystem::None {
         return Err("it has `files`, but `capabilities.filesystem` is \"none\": declare \"read\"".to_owned());
     }
     for path in files.keys() {
@@ -85,7 +136,38 @@ fn check(table: ExampleTable, filesystem: DeclaredFilesystem) -> Result<Example,
             return Err(format!("`files` has `{path}`: a path is relative to `/workspace`, without `..`"));
         }
     }
-    Ok(Example { name, arguments: to_json_object(&arguments)?, files, expected })
+    if !answers.is_empty() && !capabilities.network {
+        return Err("it has `answers`, but `capabilities.network` is false".to_owned());
+    }
+    if answers.len() > MAX_ANSWERS {
+        return Err(format!("it has {} answers, but at most {MAX_ANSWERS} are accepted", answers.len()));
+    }
+    let numbered = answers.into_iter().enumerate();
+    let answers = numbered.map(|(index, table)| {
+        check_answer(table).map_err(|reason| format!("number {} of its `answers`: {reason}", index + 1))
+    });
+    let answers = answers.collect::<Result<_, _>>()?;
+    Ok(Example { name, arguments: to_json_object(&arguments)?, files, answers, expected })
+}
+
+fn check_answer(table: AnswerTable) -> Result<RecordedAnswer, String> {
+    let AnswerTable { request, status, headers, body, json } = table;
+    let is_url = |url: &str| ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+    let Some((method, url)) = request.split_once(' ').filter(|(_, url)| is_url(url)) else {
+        return Err(format!(
+            "`{}` is no request such as `GET https://api.example.com/items/1`",
+            excerpt(&request)
+        ));
+    };
+    if !(200..600).contains(&status) {
+        return Err(format!("the status {status} is not from 200 to 599"));
+    }
+    let body = match (body, json) {
+        (Some(_), Some(_)) => return Err("it has both `body` and `json`: remove one of them".to_owned()),
+        (text, None) => AnswerBody::Text(text.unwrap_or_default()),
+        (None, Some(json)) => AnswerBody::Json(to_json(&json)?),
+    };
+    Ok(RecordedAnswer { method: method.to_owned(), url: url.to_owned(), status, headers, body })
 }
 
 /// The JSON object of a TOML table, as [`to_json`] makes it.
@@ -123,18 +205,34 @@ impl Example {
     /// # Errors
     /// [`ManifestError`] when a value has no TOML form.
     pub(super) fn to_table(&self) -> Result<ExampleTable, ManifestError> {
-        let Self { name, arguments, files, expected } = self;
-        let no_toml = |error: toml::ser::Error| ManifestError::from(error.to_string());
+        let Self { name, arguments, files, answers, expected } = self;
         let (result, error) = match expected {
-            Expected::Result(result) => (Some(toml::Value::try_from(result).map_err(no_toml)?), None),
+            Expected::Result(result) => (Some(to_toml(result)?), None),
             Expected::Error(code) => (None, Some(code.clone())),
         };
         Ok(ExampleTable {
             name: name.clone(),
             arguments: to_toml_table(arguments)?,
             files: files.clone(),
+            answers: answers.iter().map(RecordedAnswer::to_table).collect::<Result<_, _>>()?,
             result,
             error,
         })
     }
+}
+
+impl RecordedAnswer {
+    fn to_table(&self) -> Result<AnswerTable, ManifestError> {
+        let Self { method, url, status, headers, body } = self;
+        let (body, json) = match body {
+            AnswerBody::Text(text) => (Some(text.clone()).filter(|text| !text.is_empty()), None),
+            AnswerBody::Json(value) => (None, Some(to_toml(value)?)),
+        };
+        let request = format!("{method} {url}");
+        Ok(AnswerTable { request, status: *status, headers: headers.clone(), body, json })
+    }
+}
+
+fn to_toml(value: &Value) -> Result<toml::Value, ManifestError> {
+    toml::Value::try_from(value).map_err(|error| ManifestError::from(error.to_string()))
 }

@@ -272,7 +272,7 @@ impl ToolManifest {
             return Err("`module` must be the name of a file beside `tool.toml`".into());
         }
         let capabilities = capabilities.check()?;
-        let examples = example::check_all(examples, capabilities.filesystem)?;
+        let examples = example::check_all(examples, &capabilities)?;
         Ok(Self {
             name: parse_tool_name(&name).map_err(|error| format!("`name`: {error}"))?,
             title,
@@ -517,7 +517,7 @@ fn check_secrets(names: &[String], network: bool) -> Result<BTreeSet<SecretName>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Expected;
+    use crate::catalog::{AnswerBody, Expected};
 
     const COMMAND: &str = r#"
 name = "greet"
@@ -581,6 +581,19 @@ error = "nobody"
     }
 
     #[test]
+    fn recorded_answers_are_read_and_written_back() {
+        let answers = "[{ request = \"GET https://a.example/1?b=2\", json = { a = [1] } }, \
+                       { request = \"PUT http://a.example/\", status = 404, headers = { x = \"y\" }, body = \"no\" }]";
+        let text = COMMAND.replace("max_memory_mb = 8", "network = true");
+        let text = text.replace("error = \"nobody\"", &format!("error = \"nobody\"\nanswers = {answers}"));
+        let manifest = ToolManifest::parse(&text).unwrap();
+        let recorded = &manifest.examples[1].answers;
+        assert_eq!((recorded[0].status, &recorded[0].body), (200, &AnswerBody::Json(json!({ "a": [1] }))));
+        assert_eq!((recorded[1].method.as_str(), recorded[1].status), ("PUT", 404));
+        assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
     fn a_tool_on_a_shared_module_has_settings_and_the_schema_of_its_arguments() {
         let text = COMMAND.replace("\"command\"", "\"typed\"");
         let text = format!("{text}[settings]\nkind = \"x\"\nlist = [1, 1.5, {{ a = true }}]\n");
@@ -601,6 +614,10 @@ error = "nobody"
         let many = (0..=MAX_REQUESTS).map(|n| format!("\"GET https://a.example/{n}\",")).collect::<String>();
         let offline = requests("\"GET https://a.example/\"").replace("network = true\n", "");
         let nested = |depth: usize| format!("{COMMAND}extra = {}{}", "[".repeat(depth), "]".repeat(depth));
+        let answers = |list: &str| {
+            let text = COMMAND.replace("max_memory_mb = 8", "network = true");
+            text.replace("error = \"nobody\"", &format!("error = \"nobody\"\nanswers = [{list}]"))
+        };
         let settings =
             |line: &str| format!("{}[settings]\n{line}\n", COMMAND.replace("\"command\"", "\"typed\""));
         let dotted = format!("{COMMAND}[a{}]", ".a".repeat(MAX_DEPTH));
@@ -638,6 +655,13 @@ error = "nobody"
             (COMMAND.replace("error = \"nobody\"", "error = \"x\"\nresult = 1"), "both"),
             (COMMAND.replace("error = \"nobody\"", "result = 1979-05-27"), "dates"),
             (COMMAND.replace("error = \"nobody\"", "result = nan"), "`nan`"),
+            (answers("{ request = \"GET https://a.example/\" }").replace("network = true", ""), "`answers`"),
+            (
+                answers("{ request = \"GET a.example\" }"),
+                "number 1 of its `answers`: `GET a.example` is no request",
+            ),
+            (answers("{ request = \"GET https://a.example/\", status = 101 }"), "the status 101"),
+            (answers("{ request = \"GET https://a.example/\", body = \"\", json = 1 }"), "`body` and `json`"),
             (COMMAND.replace("\"a/b\"", "\"../b\""), "`../b`"),
             (COMMAND.replace("\"a/b\"", "\"/b\""), "`/b`"),
             (COMMAND.replace("filesystem = \"read\"", "filesystem = \"none\""), "`files`"),

@@ -41,7 +41,7 @@ pub use definition::{
     Access, Change, ChangeKind, Definition, Definitions, Installation, Part, Update, compare, reject,
     waiting_updates,
 };
-pub use example::{Example, Expected};
+pub use example::{AnswerBody, Example, Expected, RecordedAnswer};
 pub use facts::ModuleFacts;
 pub use install::{BareModule, CheckedTool, Installer, check, check_bare};
 pub use manifest::{ManifestError, ToolManifest};

@@ -1,6 +1,5 @@
 //! The network access of one executor.
 
-use super::Network;
 use super::address::{AllowedAddress, is_allowed};
 use super::connection::{TlsError, connector};
 use super::held::HeldRequests;
@@ -9,6 +8,7 @@ use super::redaction::SentSecrets;
 use super::resolve::{Resolve, SystemResolver};
 use super::secrets::SecretStore;
 use super::session::NetworkSession;
+use super::{Answers, Network};
 use a2g_capability::{Domain, Grant, Host};
 use a2g_types::clock::Clock;
 use a2g_types::ident::AgentDid;
@@ -59,6 +59,8 @@ pub struct Egress {
     pub(super) clock: Arc<dyn Clock>,
     /// The values of the secrets that requests get; `None` if there are none.
     pub(super) secrets: Option<Arc<dyn SecretStore>>,
+    /// The recorded answers that are in place of the network.
+    pub(super) answers: Option<Arc<dyn Answers>>,
 }
 
 impl Egress {
@@ -82,7 +84,15 @@ impl Egress {
             rates: Rates::new(clock.monotonic()),
             clock,
             secrets: None,
+            answers: None,
         })
+    }
+
+    /// The same network access, with these answers in place of every connection. A request is authorized as before, and
+    /// gets no secret.
+    #[must_use]
+    pub fn with_answers(self, answers: Arc<dyn Answers>) -> Self {
+        Self { answers: Some(answers), ..self }
     }
 
     /// The network of one run of `agent` under `grant`.

@@ -116,6 +116,13 @@ pub trait NetworkBackend: Send + Sync {
     fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture;
 }
 
+/// The recorded answers that a test of a tool has in place of the network.
+#[cfg(feature = "egress")]
+pub trait Answers: Send + Sync {
+    /// Answers a request that the run may send to this URL, which has the port unless it is the scheme's default.
+    fn answer(self: Arc<Self>, url: String, request: http::Request<Body>) -> SendFuture;
+}
+
 /// The network of one run.
 #[derive(Clone, Default)]
 #[non_exhaustive]

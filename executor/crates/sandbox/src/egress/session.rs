@@ -285,6 +285,11 @@ impl NetworkSession {
             // A value that is set now would be on the disk until the commit.
             return self.hold(held, request, &target, plan.to_held()).await;
         }
+        if let Some(answers) = &self.egress.answers {
+            let scheme = if target.tls { "https" } else { "http" };
+            let url = format!("{scheme}://{}{}", target.host_header(), request.uri());
+            return Arc::clone(answers).answer(url, request).await;
+        }
         let loaded = plan.load(&self.egress, self.secrets.sent(), request).await;
         let (mut secrets, mut request) = loaded.map_err(|error| match error {
             LoadError::Refused(refusal) => self.deny_secret(&refusal, &subject),
@@ -550,6 +555,9 @@ impl NetworkSession {
         deadline: Instant,
         mut slot: ConnectionSlot,
     ) -> Result<(MeteredStream, ConnectionSlot), EgressError> {
+        if self.egress.answers.is_some() {
+            return Err(NetworkError::Refused.into());
+        }
         let mut last_error = NetworkError::Name;
         for (index, address) in addresses.iter().enumerate() {
             // An address that does not answer must not use up the time of the others.
@@ -596,6 +604,9 @@ impl NetworkSession {
 
     /// Waits until fewer than [`super::MAX_LOOKUPS`] look-ups run, then looks the name up.
     async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
+        if self.egress.answers.is_some() {
+            return Err(NetworkError::Name.into());
+        }
         let permit =
             Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::RunEnded)?;
         let resolver = Arc::clone(&self.egress.resolver);
