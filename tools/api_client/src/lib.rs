@@ -7,8 +7,7 @@ mod mcp;
 mod openapi;
 
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde;
-use a2g_guest_sdk::serde_json;
+use serde::Deserialize;
 
 /// What the executor passes to a tool with settings.
 #[derive(Arguments)]
@@ -20,10 +19,10 @@ struct Input {
 }
 
 /// The settings of one tool.
-#[derive(Debug, serde::Deserialize)]
-#[serde(crate = "serde", tag = "kind", rename_all = "lowercase")]
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
 enum Settings {
-    Openapi(openapi::OpenapiSettings),
+    Openapi(openapi::settings::OpenapiSettings),
     Mcp(mcp::McpSettings),
 }
 
@@ -42,3 +41,6 @@ export_tool!(
     api_client,
     description = "Calls one operation of an API, or one tool of an MCP server, as its settings say."
 );
+
+#[cfg(test)]
+mod tests;
