@@ -7,16 +7,18 @@
 //! ```
 //! No redirect is followed. Further pages are requests of the same operation: to the same host and path.
 
+mod fields;
 pub(crate) mod settings;
-pub(crate) mod uri;
+mod uri;
 
 use a2g_guest_sdk::http::{Error, Method, Reason, Request, Response};
 use a2g_guest_sdk::prelude::*;
+use fields::{header_fields, write_form};
 use serde_json::Map;
 use settings::{FORM, OpenapiSettings, Pagination, is_json};
 use std::thread;
 use std::time::Duration;
-use uri::{RequestHead, write_form, write_head};
+use uri::write_url;
 
 /// The argument with the body.
 const BODY: &str = "body";
@@ -63,7 +65,8 @@ pub(crate) fn call(
     };
     let asked = arguments.get(MAX_PAGES).filter(|_| settings.pagination.is_some());
     let max_pages = asked.and_then(Value::as_u64).unwrap_or(1);
-    let RequestHead { url: first_url, fields } = write_head(settings, &arguments).map_err(invalid)?;
+    let first_url = write_url(settings, &arguments).map_err(invalid)?;
+    let fields = header_fields(settings, &arguments);
     let method = Method::from_bytes(settings.method.as_bytes())
         .map_err(|_| ToolError::new("invalid_settings", "the method of the operation is none"))?;
     let body = write_body(settings, &arguments)?;
@@ -201,7 +204,7 @@ impl Operation<'_> {
     /// The error of an answer that is not successful, with the beginning of its body.
     fn failure(&self, response: &Response) -> ToolError {
         let status = response.status();
-        let body = match response.body().get(..MAX_ERROR_BYTES) {
+        let body: Value = match response.body().get(..MAX_ERROR_BYTES) {
             Some(start) => String::from_utf8_lossy(start).into(),
             None => response.json().unwrap_or_else(|_| String::from_utf8_lossy(response.body()).into()),
         };
@@ -247,8 +250,7 @@ impl Operation<'_> {
             return Ok(url);
         };
         arguments.insert(argument.clone(), Value::String(named));
-        let head = write_head(self.settings, arguments).map_err(invalid)?;
-        Ok(Some(head.url))
+        write_url(self.settings, arguments).map(Some).map_err(invalid)
     }
 }
 

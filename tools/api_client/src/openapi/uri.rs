@@ -1,4 +1,4 @@
-//! Writes arguments into the URL, the header fields and the form of a request, in the styles of OpenAPI.
+//! Writes arguments into the URL of a request, in the styles of OpenAPI.
 //!
 //! A path parameter is always one segment: everything but unreserved characters is percent-encoded, and a value in
 //! which a server could read more than one segment is refused. `a2g-executor tool new --openapi` has this file too.
@@ -7,26 +7,16 @@ use super::settings::{OpenapiSettings, Parameter, Place, Style};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
-/// A request without its body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RequestHead {
-    /// The URL with the query.
-    pub(crate) url: String,
-    /// The header fields by name.
-    pub(crate) fields: Vec<(String, String)>,
-}
-
-/// The request of an operation for these arguments.
+/// The URL of an operation for these arguments.
 ///
 /// # Errors
 /// A message about an argument that cannot be written there.
-pub(crate) fn write_head(
+pub(crate) fn write_url(
     settings: &OpenapiSettings,
     arguments: &Map<String, Value>,
-) -> Result<RequestHead, String> {
+) -> Result<String, String> {
     let mut url = settings.url.clone();
     let mut query = Vec::new();
-    let mut fields = Vec::new();
     for parameter in &settings.parameters {
         let value = arguments.get(&parameter.argument).filter(|value| !value.is_null());
         match (parameter.place, value) {
@@ -36,31 +26,14 @@ pub(crate) fn write_head(
             }
             (Place::Path, None) => return Err(format!("`{}` is needed in the path", parameter.argument)),
             (Place::Query, Some(value)) => write_query(parameter, value, &mut query),
-            (Place::Header, Some(value)) => {
-                let text = write_joined(value, parameter.explode, "=", ",", &|text| text.to_owned());
-                fields.push((parameter.name.clone(), text));
-            }
-            (Place::Query | Place::Header, None) => {}
+            (Place::Query, None) | (Place::Header, _) => {}
         }
     }
     if !query.is_empty() {
         url.push('?');
         url.push_str(&query.join("&"));
     }
-    Ok(RequestHead { url, fields })
-}
-
-/// A form as `application/x-www-form-urlencoded`. The items of the `deep` members are numbered, and members of objects
-/// are in brackets.
-pub(crate) fn write_form(members: &Map<String, Value>, deep: &[String]) -> String {
-    let mut pairs = Vec::new();
-    for (name, value) in members {
-        match (value, deep.contains(name)) {
-            (Value::Array(items), false) => pairs.extend(items.iter().map(|item| pair(name, &text_of(item)))),
-            _ => write_deep(&encode(name), value, &mut pairs),
-        }
-    }
-    pairs.join("&")
+    Ok(url)
 }
 
 /// Percent-encodes everything but the unreserved characters of RFC 3986.
@@ -152,7 +125,7 @@ fn write_query(parameter: &Parameter, value: &Value, query: &mut Vec<String>) {
 }
 
 /// The pairs of a value below `name`, which is encoded: `name[member]=value`, at any depth.
-fn write_deep(name: &str, value: &Value, pairs: &mut Vec<String>) {
+pub(super) fn write_deep(name: &str, value: &Value, pairs: &mut Vec<String>) {
     match value {
         Value::Object(members) => members.iter().for_each(|(member, value)| {
             write_deep(&format!("{name}%5B{}%5D", encode(member)), value, pairs);
@@ -167,7 +140,7 @@ fn write_deep(name: &str, value: &Value, pairs: &mut Vec<String>) {
 }
 
 /// A value with its items, or its members and their values, joined; of an exploded object, each member with its value.
-fn write_joined(
+pub(super) fn write_joined(
     value: &Value,
     explode: bool,
     equals: &str,
@@ -188,7 +161,7 @@ fn write_joined(
     parts.join(separator)
 }
 
-fn pair(name: &str, value: &str) -> String {
+pub(super) fn pair(name: &str, value: &str) -> String {
     format!("{}={}", encode(name), encode(value))
 }
 
@@ -204,7 +177,7 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 /// The text of a value that is not written in parts.
-fn text_of(value: &Value) -> String {
+pub(super) fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
