@@ -36,8 +36,7 @@ use serde_json::Value;
 
 use crate::{Arguments, Context, Descriptor, Level, ToolError};
 
-pub use crate::http::Answer;
-pub use network::Network;
+pub use network::{Answer, Network};
 pub use result_table::result_table;
 pub use tools::{Call, Tools};
 

@@ -9,7 +9,7 @@
 //!
 //! The executor decides on every request: the hosts and addresses that it may reach, the number of requests and
 //! the number of bytes. This module follows no redirect, stores no cookie and decodes no compressed body: each further
-//! request is made by the tool and checked by the executor again.
+//! request is made by the tool and checked by the executor again. [`Request::open`] reads a body while it arrives.
 //!
 //! ```
 //! use a2g_guest_sdk::http::{self, Request};
@@ -239,17 +239,82 @@ impl Request {
     /// # Errors
     /// [`Reason::Off`] if the run has no network; any other reason if there is no complete response.
     pub fn send(self) -> Result<Response, Error> {
+        self.open()?.finish()
+    }
+
+    /// Sends the request once, and returns as soon as the head of the response has arrived. The body is read in parts,
+    /// for responses that come little by little, such as events (`text/event-stream`). Any status is `Ok`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), as far as they concern the head.
+    pub fn open(self) -> Result<ResponseStream, Error> {
         if !transport::is_on() {
             return Err(Error::new(&self.url, Reason::Off));
         }
         let max_bytes = self.max_bytes;
-        match transport::send(&self) {
-            Ok(answer) if answer.body.len() > max_bytes => {
-                Err(Error::new(&self.url, Reason::TooLarge { max_bytes }))
+        match transport::open(&self) {
+            Ok(Opened { status, headers, body }) => {
+                let head = Response { url: self.url, status, headers, body: Vec::new() };
+                Ok(ResponseStream { head, body, received: 0, max_bytes })
             }
-            Ok(Answer { status, headers, body }) => Ok(Response { url: self.url, status, headers, body }),
             Err(reason) => Err(Error::new(&self.url, reason)),
         }
+    }
+}
+
+/// The head of a response, and its body as it arrives.
+pub(crate) struct Opened {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: transport::Body,
+}
+
+/// A response whose body is still arriving. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct ResponseStream {
+    head: Response,
+    body: transport::Body,
+    /// The number of bytes of the body so far.
+    received: usize,
+    max_bytes: usize,
+}
+
+impl ResponseStream {
+    /// The response without its body.
+    #[must_use]
+    pub fn head(&self) -> &Response {
+        &self.head
+    }
+
+    /// Waits for the next part of the body, which is not empty; `None` at the end of the body.
+    ///
+    /// # Errors
+    /// [`Reason::TooLarge`] if the body has more bytes than the maximum of the request; any other reason if the rest of
+    /// it cannot be read. Nothing can be read after an error.
+    pub fn next_part(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let part = self.body.next_part().map_err(|reason| Error::new(&self.head.url, reason))?;
+        self.received = self.received.saturating_add(part.as_ref().map_or(0, Vec::len));
+        if self.received > self.max_bytes {
+            return Err(Error::new(&self.head.url, Reason::TooLarge { max_bytes: self.max_bytes }));
+        }
+        Ok(part)
+    }
+
+    /// Reads the rest of the body.
+    ///
+    /// # Errors
+    /// As [`next_part`](Self::next_part).
+    pub fn finish(mut self) -> Result<Response, Error> {
+        let mut body = Vec::new();
+        while let Some(part) = self.next_part()? {
+            // The usual body is one part.
+            if body.is_empty() {
+                body = part;
+            } else {
+                body.extend_from_slice(&part);
+            }
+        }
+        Ok(Response { body, ..self.head })
     }
 }
 
@@ -322,14 +387,6 @@ impl Response {
         serde_json::from_slice(&self.body)
             .map_err(|error| Error::new(&self.url, Reason::NotJson(error.to_string())))
     }
-}
-
-/// The answer to a request: from the network, or from the [`Network`](crate::testing::Network) of a native test.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
 }
 
 /// Parses an absolute `http` or `https` URL without credentials.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ToolError;
-use crate::testing::Network;
+use crate::testing::{Answer, Network};
 use serde_json::{Value, json};
 
 /// A network that answers every request with `answer`.
@@ -89,6 +89,18 @@ fn an_oversized_body_is_an_error() {
     assert_eq!(error.code(), "response_too_large");
     assert_eq!(error.detail(), Some(&json!({ "url": "https://example.org/", "max_bytes": 4 })));
     assert!(error.message().contains("raise `max_bytes`"), "{error}");
+}
+
+#[test]
+fn a_body_is_read_in_parts_up_to_its_maximum() {
+    let _network = network(&Answer::new(200).header("x-id", "7").body("12345"));
+    let open = |max_bytes| Request::get("https://example.org").unwrap().max_bytes(max_bytes).open().unwrap();
+    let mut stream = open(5);
+    assert_eq!((stream.head().status(), stream.head().header("x-id")), (200, Some("7")));
+    assert_eq!(stream.next_part().unwrap().unwrap(), b"12345");
+    assert_eq!(stream.next_part(), Ok(None));
+    assert!(stream.finish().unwrap().body().is_empty());
+    assert_eq!(reason(open(4).next_part()), Reason::TooLarge { max_bytes: 4 });
 }
 
 #[test]

@@ -7,12 +7,13 @@ use std::time::Duration;
 use wasip2::clocks::monotonic_clock;
 use wasip2::http::outgoing_handler;
 use wasip2::http::types::{
-    self as wasi, ErrorCode, Fields, FutureIncomingResponse, IncomingResponse, OutgoingBody, OutgoingRequest,
+    self as wasi, ErrorCode, Fields, FutureIncomingResponse, IncomingBody, IncomingResponse, OutgoingBody,
+    OutgoingRequest,
 };
 use wasip2::io::poll::{self, Pollable};
-use wasip2::io::streams::StreamError;
+use wasip2::io::streams::{InputStream, StreamError};
 
-use super::{Answer, HeaderMap, HeaderName, HeaderValue, Method, Reason, Request};
+use super::{HeaderMap, HeaderName, HeaderValue, Method, Opened, Reason, Request};
 use crate::bindings::a2g::tool::host;
 
 /// Size of one read of a body, in bytes.
@@ -23,8 +24,8 @@ pub(super) fn is_on() -> bool {
     host::network()
 }
 
-/// Sends the request and reads the response.
-pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
+/// Sends the request and reads the head of the response.
+pub(super) fn open(request: &Request) -> Result<Opened, Reason> {
     let clock = Clock::start(request.timeout);
     let outgoing = outgoing(request)?;
     // A call of `body()`, even for an empty body, would add body headers to the request.
@@ -34,8 +35,7 @@ pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
         Some(outgoing.body().map_err(|()| invalid_value("the body"))?)
     };
     let answer = outgoing_handler::handle(outgoing, None).map_err(reason)?;
-    // An unfinished body lives until the response is read, because dropping it closes the connection.
-    let _unfinished = match body {
+    let unfinished = match body {
         None => None,
         Some(body) => upload(body, &request.body, &answer, &clock)?,
     };
@@ -48,11 +48,52 @@ pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
     };
     let status = response.status();
     let headers = headers(&response)?;
-    let body = download(&response, request.max_bytes, &clock)?;
-    Ok(Answer { status, headers, body })
+    let taken = |()| Reason::Transport("the body was already taken".to_owned());
+    let incoming = response.consume().map_err(taken)?;
+    let stream = incoming.stream().map_err(taken)?;
+    let body = Body {
+        stream,
+        _incoming: incoming,
+        _response: response,
+        _answer: answer,
+        _unfinished: unfinished,
+        clock,
+    };
+    Ok(Opened { status, headers, body })
+}
+
+/// The body of a response, as it arrives. The fields are dropped in this order, because the contract requires that a
+/// stream is dropped before its body.
+#[derive(Debug)]
+pub(crate) struct Body {
+    stream: InputStream,
+    _incoming: IncomingBody,
+    _response: IncomingResponse,
+    _answer: FutureIncomingResponse,
+    /// An unfinished body of the request lives until the response is read, because dropping it closes the connection.
+    _unfinished: Option<OutgoingBody>,
+    clock: Clock,
+}
+
+impl Body {
+    /// Waits for the next chunk; `None` at the end.
+    pub(super) fn next_part(&mut self) -> Result<Option<Vec<u8>>, Reason> {
+        loop {
+            match self.stream.read(CHUNK_BYTES) {
+                Ok(chunk) if chunk.is_empty() => self.clock.wait(&[&self.stream.subscribe()])?,
+                Ok(chunk) => return Ok(Some(chunk)),
+                Err(StreamError::Closed) => return Ok(None),
+                Err(StreamError::LastOperationFailed(error)) => {
+                    return Err(wasi::http_error_code(&error)
+                        .map_or_else(|| Reason::Transport(error.to_debug_string()), reason));
+                }
+            }
+        }
+    }
 }
 
 /// The deadline of one request.
+#[derive(Debug)]
 struct Clock {
     deadline: Option<(Pollable, Duration)>,
 }
@@ -179,27 +220,6 @@ fn headers(response: &IncomingResponse) -> Result<HeaderMap, Reason> {
             .map_err(|_| Reason::Transport("the response has too many headers".to_owned()))?;
     }
     Ok(headers)
-}
-
-/// Reads the body to its end, and no further than one chunk beyond `max_bytes`.
-fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Result<Vec<u8>, Reason> {
-    let taken = |()| Reason::Transport("the body was already taken".to_owned());
-    let body = response.consume().map_err(taken)?;
-    // Declared after the body, because the contract requires that the stream is dropped first.
-    let stream = body.stream().map_err(taken)?;
-    let mut bytes = Vec::new();
-    loop {
-        match stream.read(CHUNK_BYTES) {
-            Ok(chunk) if chunk.is_empty() => clock.wait(&[&stream.subscribe()])?,
-            Ok(chunk) if chunk.len() > max_bytes - bytes.len() => return Err(Reason::TooLarge { max_bytes }),
-            Ok(chunk) => bytes.extend_from_slice(&chunk),
-            Err(StreamError::Closed) => return Ok(bytes),
-            Err(StreamError::LastOperationFailed(error)) => {
-                return Err(wasi::http_error_code(&error)
-                    .map_or_else(|| Reason::Transport(error.to_debug_string()), reason));
-            }
-        }
-    }
 }
 
 /// The error for a part of the request that the executor rejects.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use crate::http::{Answer, HeaderMap, HeaderName, HeaderValue, Reason, Request};
+use crate::http::{HeaderMap, HeaderName, HeaderValue, Opened, Reason, Request};
 
 type Answers = dyn Fn(&Request) -> Result<Answer, Reason>;
 
@@ -58,6 +58,14 @@ impl fmt::Debug for Network {
     }
 }
 
+/// The answer of a [`Network`] to a request.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
 impl Answer {
     /// Makes an answer without headers and without a body.
     #[must_use]
@@ -90,10 +98,23 @@ pub(crate) fn is_on() -> bool {
     NETWORK.with_borrow(Option::is_some)
 }
 
+/// The body of an answer, which arrives as one part.
+#[derive(Debug)]
+pub(crate) struct Body(Option<Vec<u8>>);
+
+impl Body {
+    /// The body, and then its end.
+    #[allow(clippy::unnecessary_wraps, reason = "a body from the network can break")]
+    pub(crate) fn next_part(&mut self) -> Result<Option<Vec<u8>>, Reason> {
+        Ok(self.0.take().filter(|body| !body.is_empty()))
+    }
+}
+
 /// Passes the request to the network of this thread.
-pub(crate) fn send(request: &Request) -> Result<Answer, Reason> {
+pub(crate) fn open(request: &Request) -> Result<Opened, Reason> {
     // `NETWORK` is not borrowed during the answer, because the test's closure may send requests itself.
     let mock = NETWORK.with_borrow(Option::clone).ok_or(Reason::Off)?;
     mock.requests.borrow_mut().push(request.clone());
-    (mock.answers)(request)
+    let Answer { status, headers, body } = (mock.answers)(request)?;
+    Ok(Opened { status, headers, body: Body(Some(body)) })
 }
