@@ -6,12 +6,13 @@ use super::held::HeldRequests;
 use super::rate::Rates;
 use super::redaction::SentSecrets;
 use super::resolve::{Resolve, SystemResolver};
-use super::secrets::SecretStore;
+use super::secrets::{RunSecrets, SecretStore};
 use super::session::NetworkSession;
 use super::{Answers, Network};
-use a2g_capability::{Domain, Grant, Host};
+use a2g_capability::{Domain, Grant, GrantedSecret, Host, HostPattern, Reach};
 use a2g_types::clock::Clock;
 use a2g_types::ident::AgentDid;
+use a2g_types::limit::{FileEffects, NetworkBudgets};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -116,5 +117,26 @@ impl Egress {
         } else {
             Network::Off
         }
+    }
+
+    /// A session for requests of an operator's own command, to this host and no other. Its addresses are checked like
+    /// those of a guest's requests, and a request gets those of `secrets` that it fits.
+    #[must_use]
+    pub fn open_for_operator(
+        self: &Arc<Self>,
+        operator: &AgentDid,
+        host: HostPattern,
+        secrets: &[GrantedSecret],
+        budgets: NetworkBudgets,
+    ) -> Arc<NetworkSession> {
+        NetworkSession::with_reach(
+            Arc::clone(self),
+            operator.clone(),
+            Reach::for_executor(vec![host]),
+            budgets,
+            FileEffects::Direct,
+            None,
+            RunSecrets::new(secrets),
+        )
     }
 }
