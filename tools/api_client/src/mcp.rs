@@ -209,7 +209,7 @@ impl<'a> Server<'a> {
             add_meta(&mut params);
         }
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let mut request = self.post(&message)?.max_bytes(limits.max_bytes);
+        let mut request = self.make_post(&message)?.max_bytes(limits.max_bytes);
         if self.settings.revision == Revision::Stateless {
             request = request.header("mcp-method", method)?;
         }
@@ -219,7 +219,7 @@ impl<'a> Server<'a> {
         if let Some(timeout) = limits.timeout {
             request = request.timeout(timeout);
         }
-        let stream = self.accepted(request.open().map_err(read_error)?)?;
+        let stream = self.check_status(request.open().map_err(read_error)?)?;
         if method == "initialize" {
             self.session = stream.head().header(SESSION_FIELD).map(str::to_owned);
         }
@@ -259,11 +259,11 @@ impl<'a> Server<'a> {
 
     /// Sends a message that has no answer.
     fn send(&self, message: &Value, timeout: Duration) -> Result<(), ToolError> {
-        let stream = self.post(message)?.timeout(timeout).open().map_err(read_error)?;
-        self.accepted(stream).map(drop)
+        let stream = self.make_post(message)?.timeout(timeout).open().map_err(read_error)?;
+        self.check_status(stream).map(drop)
     }
 
-    fn post(&self, message: &Value) -> Result<Request, http::Error> {
+    fn make_post(&self, message: &Value) -> Result<Request, http::Error> {
         let request = Request::post(&self.settings.url, message.to_string())?;
         self.add_fields(request)?.header("content-type", "application/json")
     }
@@ -283,14 +283,14 @@ impl<'a> Server<'a> {
     }
 
     /// The response, if its status is one of success.
-    fn accepted(&self, stream: ResponseStream) -> Result<ResponseStream, ToolError> {
+    fn check_status(&self, stream: ResponseStream) -> Result<ResponseStream, ToolError> {
         let status = stream.head().status();
         if stream.head().is_success() {
             return Ok(stream);
         }
         if (300..400).contains(&status) {
-            let location = stream.head().header("location").unwrap_or_default();
-            let location = location.split(['?', '#']).next().unwrap_or_default();
+            let given = stream.head().header("location").unwrap_or_default();
+            let location = given.split(['?', '#']).next().unwrap_or_default();
             let message = format!(
                 "the server redirects to `{}`, where nothing was sent: if that is right, ask the operator to make the \
                  tool for that address",
