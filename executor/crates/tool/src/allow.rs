@@ -124,27 +124,36 @@ impl Origin {
         HostPattern::Https(self.host.clone(), self.port)
     }
 
-    /// Refuses a host that no run can reach, whatever the lists of allowed hosts have.
+    /// As [`check_reachable`].
     fn check_reachable(&self, config: &Config) -> Result<(), UsageError> {
-        let pattern = self.pattern();
-        if let Some(address) = config.egress.refused_address(&self.host, self.port) {
-            let by_name = match &self.host {
-                Host::Address(_) => String::new(),
-                Host::Name(_) => format!("has the address {} by `network.hosts`, and ", address.ip()),
-            };
-            return Err(UsageError(format!(
-                "`{pattern}` {by_name}is not public, and no run connects to such an address: if it is a service of your own, \
-                 add \"{address}\" to `network.allowed_addresses` of the configuration first"
-            )));
-        }
-        if config.ceilings.hosts.blocks(&pattern) {
-            return Err(UsageError(format!(
-                "`network.blocked_domains` of the configuration blocks `{pattern}`, and blocked hosts win: remove the \
-                 entry first"
-            )));
-        }
-        Ok(())
+        check_reachable(&self.pattern(), &self.host, self.port, config)
     }
+}
+
+/// Refuses a host that no run can reach, whatever the lists of allowed hosts have.
+pub(crate) fn check_reachable(
+    pattern: &HostPattern,
+    host: &Host,
+    port: u16,
+    config: &Config,
+) -> Result<(), UsageError> {
+    if let Some(address) = config.egress.refused_address(host, port) {
+        let by_name = match host {
+            Host::Address(_) => String::new(),
+            Host::Name(_) => format!("has the address {} by `network.hosts`, and ", address.ip()),
+        };
+        return Err(UsageError(format!(
+            "`{pattern}` {by_name}is not public, and no run connects to such an address: if it is a service of your own, \
+             add \"{address}\" to `network.allowed_addresses` of the configuration first"
+        )));
+    }
+    if config.ceilings.hosts.blocks(pattern) {
+        return Err(UsageError(format!(
+            "`network.blocked_domains` of the configuration blocks `{pattern}`, and blocked hosts win: remove the \
+             entry first"
+        )));
+    }
+    Ok(())
 }
 
 /// The configuration file, which need not exist.

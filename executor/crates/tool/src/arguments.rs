@@ -183,22 +183,34 @@ Examples:
         #[arg(long, value_name = "NAME", conflicts_with = "folder")]
         installed: Option<String>,
     },
-    /// Install the tools of `[[catalog.remote]]` that the catalogue lacks
+    /// Install the tools of `[[catalog.remote]]` that the catalogue lacks, or compare an MCP server's tools
     ///
     /// Nothing is written before all names are known, and two tools of one name are refused. Afterwards the tools need
     /// no network. A running server loads them at SIGHUP or at its next start.
+    ///
+    /// With NAME, the folders that `tool new NAME --mcp URL` made in this folder are compared with what the MCP
+    /// server offers now: new, changed and vanished tools are shown, and written if you confirm it. What
+    /// `tool add` then finds changed waits for `tool approve`. Exit code 3: there are changes, and none was
+    /// written.
     #[command(after_help = "\
 In the configuration:
   [[catalog.remote]]
   tool = \"oci://registry.example.com/tools/greet@sha256:DIGEST\"
 
-Example:
-  a2g-executor tool sync --config executor.toml")]
+Examples:
+  a2g-executor tool sync --config executor.toml
+  a2g-executor tool sync wiki --write")]
     Sync {
         #[command(flatten)]
         setup: Setup,
         #[command(flatten)]
         registry: RegistryOptions,
+        /// The beginning of the names of an MCP server's tools, instead of the tools of `[[catalog.remote]]`
+        #[arg(value_name = "NAME", conflicts_with = "ca_file")]
+        name: Option<String>,
+        /// Write the changes without asking
+        #[arg(long, requires = "name")]
+        write: bool,
     },
     /// Sign a tool, for executors that require signatures (`[catalog.trust]`)
     ///
@@ -289,6 +301,8 @@ Examples:
   a2g-executor tool new count_words --language rust --sdk ~/a2g/guest-sdk
   a2g-executor tool new count_words --language c")]
     New {
+        #[command(flatten)]
+        setup: Setup,
         /// The tool's name, and that of the folder: letters, digits, `_`, `-` and `.`; of an API, how their names begin
         name: String,
         /// The language of the sources

@@ -60,7 +60,8 @@ pub fn main(command: ToolCommand) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Tool::Prepare { setup } => prepare::prepare(&config(&setup)?),
-        Tool::Sync { setup, registry } => registry::sync(&setup, &registry),
+        Tool::Sync { setup, registry: _, name: Some(name), write } => mcp::sync(&setup, &name, write),
+        Tool::Sync { setup, registry, name: None, write: _ } => registry::sync(&setup, &registry),
         Tool::Sign { setup, folder, key, expires_days } => {
             sign::sign(&folder, &key, expires_days, &config(&setup)?)?;
             Ok(ExitCode::SUCCESS)
@@ -68,10 +69,10 @@ pub fn main(command: ToolCommand) -> anyhow::Result<ExitCode> {
         Tool::Approve { setup, name, digest } => approve::approve(&setup, &name, digest.as_deref()),
         Tool::Reject { setup, name } => approve::reject(&config(&setup)?, &name),
         Tool::Allow { setup, options } => allow::allow(&setup, &options),
-        Tool::New { name, language, sdk, api } => {
+        Tool::New { setup, name, language, sdk, api } => {
             match (&api.openapi, &api.mcp, language) {
                 (Some(document), _, _) => openapi::new(&name, document, &api)?,
-                (None, Some(url), _) => mcp::new(&name, url, &api)?,
+                (None, Some(url), _) => mcp::new(&setup, &name, url, &api)?,
                 (None, None, Some(language)) => new::new(&name, language, sdk.as_deref())?,
                 (None, None, None) => {
                     bail!(UsageError("name the language of the tool: `--language LANGUAGE`".to_owned()))

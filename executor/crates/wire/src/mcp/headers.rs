@@ -22,7 +22,7 @@ pub const PARAM_PREFIX: &str = "mcp-param-";
 const ENCODED_PREFIX: &str = "=?base64?";
 const ENCODED_SUFFIX: &str = "?=";
 /// The schema keyword that names the header of an argument.
-const ANNOTATION: &str = "x-mcp-header";
+pub const ANNOTATION: &str = "x-mcp-header";
 /// The largest integer that every parser of JSON reads exactly.
 const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 /// The maximum number of annotated arguments, and of objects that are searched for them.
@@ -175,7 +175,8 @@ fn is_same(sent: &str, value: &Value) -> bool {
 }
 
 /// The annotated arguments of a schema that are reachable only by `properties`: header names and paths.
-fn annotated_arguments(schema: &Value) -> Vec<(&str, Vec<&str>)> {
+#[must_use]
+pub fn annotated_arguments(schema: &Value) -> Vec<(&str, Vec<&str>)> {
     let mut found = Vec::new();
     let mut open: Vec<(&Value, Vec<&str>)> = vec![(schema, Vec::new())];
     let mut searched = 0;
