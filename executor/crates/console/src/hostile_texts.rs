@@ -160,8 +160,10 @@ fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
     for GrantedArea { path, pattern, .. } in &mut usage.filesystem {
         [path, pattern].into_iter().for_each(&mut replace);
     }
-    let contacts = usage.network_used.iter_mut().flat_map(|network| &mut network.contacted);
-    contacts.for_each(|contact| replace(&mut contact.authority));
+    if let Some(network) = &mut usage.network_used {
+        network.contacted.iter_mut().for_each(|contact| replace(&mut contact.authority));
+        network.remote_server.iter_mut().for_each(&mut replace);
+    }
     for change in usage.changes.iter_mut().flat_map(|changes| &mut changes.shown) {
         let ShownChange { path, from, target, diff, .. } = change;
         replace(path);
@@ -221,6 +223,7 @@ fn network() -> NetworkUsage {
         }],
         contacted_truncated: false,
         secrets: Vec::new(),
+        remote_server: Some(String::new()),
     }
 }
 

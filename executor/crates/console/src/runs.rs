@@ -411,6 +411,9 @@ fn limits(receipt: &Receipt) -> Markup {
                 @for secret in usage.network_used.iter().flat_map(|used| &used.secrets).filter(|secret| secret.redacted > 0) {
                     p { "the value of the secret " code { (secret.name.as_str()) } " was replaced " (counted(secret.redacted, "time")) " in what came back" }
                 }
+                @if let Some(server) = usage.network_used.as_ref().and_then(|used| used.remote_server.as_deref()) {
+                    p { "Confinement ends at the request: what the MCP server " code { (line(server)) } " does is not limited by this executor." }
+                }
             }
             @if let Some(session) = &receipt.session {
                 dt { "Session" }

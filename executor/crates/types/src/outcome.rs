@@ -541,6 +541,9 @@ pub struct NetworkUsage {
     pub contacted_truncated: bool,
     /// The use of each secret that the run could use, or was refused.
     pub secrets: Vec<SecretUse>,
+    /// Scheme and host of the MCP server that carries out the calls of the tool; `None` for every other tool. The run's
+    /// limits end at the request: what this server does is not limited by the executor.
+    pub remote_server: Option<String>,
 }
 
 /// The use of a secret in one run.

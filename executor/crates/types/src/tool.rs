@@ -102,6 +102,8 @@ pub struct Descriptor {
 impl Descriptor {
     /// The argument by which callers of protocols without a member of their own ask for a session.
     pub const SESSION_ARGUMENT: &str = "session";
+    /// Maximum length of [`Self::remote_server`], in characters.
+    const MAX_SERVER_CHARS: usize = 300;
 
     /// `true` if a call may ask for a session by [`Self::SESSION_ARGUMENT`]: the tool has sessions, and its
     /// schema names no argument like that.
@@ -109,6 +111,19 @@ impl Descriptor {
     pub fn takes_session_argument(&self) -> bool {
         let names_it = |properties: &Value| properties.get(Self::SESSION_ARGUMENT).is_some();
         self.has_sessions && !self.arguments_schema.get("properties").is_some_and(names_it)
+    }
+
+    /// Scheme and host of the MCP server that carries out the tool's calls, as its settings say; `None` for every other
+    /// tool.
+    #[must_use]
+    pub fn remote_server(&self) -> Option<String> {
+        let settings = self.settings.as_ref()?;
+        if settings.get("kind")?.as_str()? != "mcp" {
+            return None;
+        }
+        let (scheme, rest) = settings.get("url")?.as_str()?.split_once("://")?;
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        Some(format!("{scheme}://{host}").chars().take(Self::MAX_SERVER_CHARS).collect())
     }
 
     /// The JSON text that the tool's module gets of a call: the arguments, or of a tool with settings, an object of

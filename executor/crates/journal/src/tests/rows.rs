@@ -137,6 +137,7 @@ fn network() -> NetworkUsage {
         ],
         contacted_truncated: true,
         secrets: Vec::new(),
+        remote_server: None,
     }
 }
 
@@ -345,6 +346,11 @@ fn stored_texts_are_stable() {
         receipt.outcome.usage.denied = vec![denial];
     });
     golden.check_receipt("undeclared-request", &undeclared);
+    let remote = receipt_with(|receipt| {
+        let remote_server = Some("https://mcp.example".into());
+        receipt.outcome.usage.network_used = Some(NetworkUsage { remote_server, ..network() });
+    });
+    golden.check_receipt("remote-server", &remote);
     let held = receipt_with(|receipt| {
         receipt.outcome.usage.effects = Bound { value: FileEffects::Staged, layer: Layer::Condition };
         let request = ShownRequest {

@@ -217,6 +217,7 @@ fn searchable(call: &Call, end: End) -> Receipt {
         contacted: vec![contact],
         contacted_truncated: false,
         secrets: Vec::new(),
+        remote_server: None,
     });
     receipt
 }

@@ -64,6 +64,7 @@ fn nth_receipt(call: &Call, n: u64) -> Receipt {
         contacted: Vec::new(),
         contacted_truncated: false,
         secrets: Vec::new(),
+        remote_server: None,
     });
     receipt.calls = n.is_multiple_of(3).then(|| CallUsage {
         max_calls: Bound { value: 9, layer: Layer::Verdict },

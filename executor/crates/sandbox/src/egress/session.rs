@@ -177,6 +177,8 @@ impl NetworkSession {
             contacted: accounting.contacted.clone(),
             contacted_truncated: accounting.contacted_truncated,
             secrets: self.secrets.usage(),
+            // Only the catalogue knows what the tool is.
+            remote_server: None,
         }
     }
 

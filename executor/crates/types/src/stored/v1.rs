@@ -685,6 +685,8 @@ struct NetworkUsage {
     contacted_truncated: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "secret_uses")]
     secrets: Vec<outcome::SecretUse>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    remote_server: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]

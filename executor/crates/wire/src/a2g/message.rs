@@ -312,6 +312,9 @@ pub(super) struct UsageMessage<'a> {
     /// The use of each secret that is bound to the run; absent when none is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) secrets: Vec<SecretUseMessage<'a>>,
+    /// The MCP server that carries out the calls of the tool: confinement ends at the request to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remote_server: Option<&'a str>,
     pub(super) denied: Vec<DenialMessage<'a>>,
     pub(super) denied_truncated: bool,
     /// The file changes of a run that are kept apart until its end; absent when each took effect at once.

@@ -48,6 +48,7 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
         contacted: network_used.as_ref().map(|used| used.contacted.iter().map(contact).collect()),
         contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
         secrets: network_used.iter().flat_map(|used| &used.secrets).map(secret_use).collect(),
+        remote_server: network_used.as_ref().and_then(|used| used.remote_server.as_deref()),
         denied: denied.iter().map(denial).collect(),
         denied_truncated: *denied_truncated,
         effects: effects_message(*effects, changes.as_ref()),
@@ -194,6 +195,7 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         contacted: _,
         contacted_truncated: _,
         secrets: _,
+        remote_server: _,
     } = used;
     message::NetworkLimits {
         allowed_domains: allowed.iter().map(host_rule).collect(),

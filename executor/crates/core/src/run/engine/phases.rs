@@ -220,8 +220,11 @@ impl ClaimedCall {
             // Another node may have ended the intent as aborted while the guest was running.
             outcome.end = End::Aborted(AbortReason::LeaseLost);
         }
+        let tool = self.loaded.usable_tool(&self.call().tool);
+        if let Some(network) = &mut outcome.usage.network_used {
+            network.remote_server = tool.and_then(|tool| tool.descriptor.remote_server());
+        }
         if outcome.end == End::LimitReached(Limit::Memory) {
-            let tool = self.loaded.usable_tool(&self.call().tool);
             let needed = tool.map(|tool| tool.facts.start_memory_bytes);
             let limit = outcome.usage.memory.value.bytes();
             outcome.usage.start_memory_bytes = needed.filter(|needed| *needed > limit);

@@ -331,6 +331,7 @@ fn a_network_is_told_with_all_that_came_of_it() {
             kept_cookies: 0,
             redacted: 3,
         }],
+        remote_server: Some("https://mcp.example".to_owned()),
     });
     let usage = value(&encode::report(&receipt))["usage"].take();
     assert_eq!(
@@ -372,6 +373,10 @@ fn a_network_is_told_with_all_that_came_of_it() {
         }])
     );
     assert_eq!(usage["contacted_truncated"], false);
+    assert_eq!(
+        (&usage["remote_server"], without.get("remote_server")),
+        (&json!("https://mcp.example"), None)
+    );
 }
 
 #[test]
