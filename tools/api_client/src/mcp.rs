@@ -15,10 +15,10 @@ mod tests;
 
 use a2g_guest_sdk::http::{self, Method, Reason, Request, ResponseStream};
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::{serde, serde_json};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use messages::{Message, Messages, RpcError};
+use serde::Deserialize;
 use std::time::Duration;
 
 /// Maximum size of the answer to a call, with all messages before it, in bytes.
@@ -41,15 +41,15 @@ const MAX_NOTES: u32 = 200;
 const MAX_NOTE_CHARS: usize = 1_000;
 /// The revisions with sessions that differ in nothing that is used here.
 const SESSION_VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
-const USER_AGENT: &str = concat!("a2g-api_client/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT: &str = concat!("a2g-executor/", env!("CARGO_PKG_VERSION"));
 const SESSION_FIELD: &str = "mcp-session-id";
 /// The marks around the value of a header field in base64.
 const ENCODED_PREFIX: &str = "=?base64?";
 const ENCODED_SUFFIX: &str = "?=";
 
 /// The settings of a tool that is a tool of an MCP server.
-#[derive(Debug, serde::Deserialize)]
-#[serde(crate = "serde", deny_unknown_fields)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct McpSettings {
     /// The endpoint of the server.
     url: String,
@@ -66,8 +66,7 @@ pub(crate) struct McpSettings {
 }
 
 /// A revision of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(crate = "serde")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 enum Revision {
     /// Each request is complete in itself.
     #[serde(rename = "2026-07-28")]
@@ -78,8 +77,8 @@ enum Revision {
 }
 
 /// An argument that the header field `Mcp-Param-NAME` repeats.
-#[derive(Debug, serde::Deserialize)]
-#[serde(crate = "serde", deny_unknown_fields)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct MirroredArgument {
     name: String,
     /// The names of the members that lead to it.

@@ -3,7 +3,6 @@
 use super::{cut, protocol_error, read_error};
 use a2g_guest_sdk::http::ResponseStream;
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde_json;
 use std::collections::VecDeque;
 
 /// Maximum length of the message of an error, in characters.

@@ -4,7 +4,6 @@
 use super::messages::EventParser;
 use a2g_guest_sdk::http::Request;
 use a2g_guest_sdk::prelude::*;
-use a2g_guest_sdk::serde_json;
 use a2g_guest_sdk::testing::{self, Answer, Network};
 use std::collections::VecDeque;
 
