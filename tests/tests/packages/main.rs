@@ -7,6 +7,7 @@ mod definitions;
 mod languages;
 mod python_packages;
 mod registry;
+mod remote_mcp;
 mod science;
 mod signatures;
 mod tools;

@@ -85,6 +85,9 @@ pub(super) fn read_all(source: &Source, listed: ListedTools) -> Definitions {
 fn read(source: &Source, revision: Revision, remote: &str, tool: &Value) -> Result<ToolManifest, String> {
     let Source { prefix, endpoint, secrets } = source;
     let name = ToolName::parse(&format!("{prefix}_{remote}")).map_err(|error| error.to_string())?;
+    if tool.pointer("/execution/taskSupport").is_some_and(|support| support == "required") {
+        return Err("it can only be called as a task".to_owned());
+    }
     let text =
         |key: &str| tool.get(key).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
     let title = text("title").map(|title| escape_invisible(title, MAX_TITLE_CHARS));
@@ -355,6 +358,7 @@ mod tests {
             (json!({ "name": "a b" }), "is not a tool name"),
             (json!({ "name": "x".repeat(60) }), "is not a tool name"),
             (json!({ "name": "\u{202e}find" }), "is not a tool name"),
+            (json!({ "execution": { "taskSupport": "required" } }), "as a task"),
             (json!({ "description": "x".repeat(9 << 10) }), "its description has 9216 bytes"),
             (json!({ "inputSchema": null }), "no schema of its arguments"),
             (json!({ "inputSchema": { "type": "nothing" } }), "not a JSON Schema"),
