@@ -581,7 +581,7 @@ fn a_token_is_set_on_the_way_and_seen_by_nobody() {
         _ => describe(method, id, &tools, stream),
     });
     let folder = tempfile::tempdir().expect("a folder");
-    let (token, ca_file) = (folder.path().join("token"), folder.path().join("ca.pem"));
+    let [token, ca_file] = ["token", "ca.pem"].map(|name| folder.path().join(name));
     std::fs::write(&token, CANARY).expect("a file");
     set_mode(&token, 0o600);
     std::fs::write(&ca_file, certificate).expect("a file");

@@ -40,10 +40,9 @@ impl Message {
         let mut message = parsed.map_err(|_| protocol_error("its answer is not JSON"))?;
         let mut take = |name: &str| message.get_mut(name).map(Value::take).filter(|value| !value.is_null());
         let is_version = take("jsonrpc").is_some_and(|version| version == "2.0");
-        let (id, method) = (take("id").unwrap_or_default(), take("method"));
-        let (result, error) = (take("result"), take("error"));
+        let id = take("id").unwrap_or_default();
         let params = take("params").unwrap_or_default();
-        match (method, result, error) {
+        match (take("method"), take("result"), take("error")) {
             (Some(Value::String(method)), None, None) if is_version && id.is_null() => {
                 Ok(Self::Notification { method, params })
             }

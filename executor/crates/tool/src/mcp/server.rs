@@ -317,8 +317,8 @@ impl<'a> RemoteServer<'a> {
         body: impl Stream<Item = io::Result<Bytes>> + Unpin,
     ) -> anyhow::Result<Reply> {
         let mut events = SseByteStream::new(body);
-        while let Some(event) = events.next().await {
-            let event = event?;
+        while let Some(read) = events.next().await {
+            let event = read?;
             let is_message = event.event.as_deref().is_none_or(|kind| ["", "message"].contains(&kind));
             let Some(data) = event.data.filter(|data| is_message && !data.is_empty()) else { continue };
             let message = serde_json::from_str::<Value>(&data).context("one of its events is not JSON")?;
