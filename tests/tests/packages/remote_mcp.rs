@@ -268,10 +268,15 @@ fn the_results_of_server_everything_are_those_of_a_direct_client() {
     }
 }
 
+/// The lines of a request's head, and its body.
+type SeenRequest = (Vec<String>, Value);
+/// The bad answer of a server to the request with this id.
+type Misbehaviour = fn(&Value, &mut dyn Write);
+
 /// A server of 2026-07-28 that answers each message as a test says, and keeps all of them.
 struct Fake {
     listener: Listener,
-    seen: Arc<Mutex<Vec<(Vec<String>, Value)>>>,
+    seen: Arc<Mutex<Vec<SeenRequest>>>,
 }
 
 impl Fake {
@@ -488,7 +493,7 @@ fn a_server_that_cannot_be_asked_for_its_tools_makes_none() {
     };
     let page =
         |id: &Value, stream: &mut dyn Write| reply(stream, id, json!({ "tools": [], "nextCursor": "" }));
-    let cases: [(fn(&Value, &mut dyn Write), &str); 12] = [
+    let cases: [(Misbehaviour, &str); 12] = [
         (|_, stream| misbehave("redirect", &json!(1), stream), "it redirects to `http://127.0.0.1:1/mcp`"),
         (|_, stream| misbehave("unauthorized", &json!(1), stream), "[[secret]]"),
         (|_, stream| misbehave("hang", &json!(1), stream), "did not answer within 10 s"),

@@ -136,7 +136,7 @@ impl Egress {
             budgets,
             FileEffects::Direct,
             None,
-            RunSecrets::new(secrets),
+            RunSecrets::new(secrets, SentSecrets::default()),
         )
     }
 }

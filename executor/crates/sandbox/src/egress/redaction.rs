@@ -19,7 +19,7 @@ use a2g_types::outcome::{DenialReason, Usage};
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use std::fmt;
 use std::pin::Pin;

@@ -333,7 +333,12 @@ async fn each_part_of_what_waits_is_bounded() {
     let url = format!("http://changes.example:{}/", address.port());
     let open = |room: u64| {
         let held: Arc<dyn HeldRequests> = Arc::new(InMemory(Mutex::default(), Mutex::new(room)));
-        egress.open_holding(&agent(), &grant_with(budgets, FileEffects::Staged), Some(held))
+        egress.open_holding(
+            &agent(),
+            &grant_with(budgets, FileEffects::Staged),
+            Some(held),
+            SentSecrets::default(),
+        )
     };
     let send = async |network: &Network, method: &str, field_bytes: usize| {
         let body = Empty::new().map_err(|never| match never {}).boxed_unsync();

@@ -150,7 +150,7 @@ impl<'a> RemoteServer<'a> {
         let mut tools = Vec::new();
         let mut cursor = None;
         for _page in 0..MAX_PAGES {
-            let params = cursor.map_or_else(|| json!({}), |cursor: Value| json!({ "cursor": cursor }));
+            let params = cursor.map(|cursor: Value| ("cursor".to_owned(), cursor)).into_iter().collect();
             let mut result = self.exchange("tools/list", params).await?.into_result()?;
             let Some(Value::Array(page)) = result.remove("tools") else {
                 bail!("it answered without a list of tools")
@@ -173,7 +173,7 @@ impl<'a> RemoteServer<'a> {
 
     /// `true` if the server answers in 2026-07-28.
     async fn speaks_stateless(&mut self) -> anyhow::Result<bool> {
-        match self.exchange("server/discover", json!({})).await? {
+        match self.exchange("server/discover", Map::new()).await? {
             Reply::Result(result) => {
                 let versions = result.get("supportedVersions").and_then(Value::as_array);
                 Ok(versions
@@ -192,8 +192,11 @@ impl<'a> RemoteServer<'a> {
         self.revision = Revision::Session;
         self.version = None;
         let client = json!({ "name": "a2g-executor", "version": env!("CARGO_PKG_VERSION") });
-        let params =
-            json!({ "protocolVersion": self.revision.as_str(), "capabilities": {}, "clientInfo": client });
+        let params = Map::from_iter([
+            ("protocolVersion".to_owned(), json!(self.revision.as_str())),
+            ("capabilities".to_owned(), json!({})),
+            ("clientInfo".to_owned(), client),
+        ]);
         let result = self.exchange("initialize", params).await?.into_result()?;
         let named = result.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
         let Some(version) = SESSION_VERSIONS.into_iter().find(|version| *version == named) else {
@@ -218,14 +221,15 @@ impl<'a> RemoteServer<'a> {
     }
 
     /// Sends a request, and reads its answer.
-    async fn exchange(&mut self, method: &str, mut params: Value) -> anyhow::Result<Reply> {
+    async fn exchange(&mut self, method: &str, mut params: Map<String, Value>) -> anyhow::Result<Reply> {
         self.last_id += 1;
         if self.revision == Revision::Stateless {
-            params["_meta"] = json!({
+            let meta = json!({
                 names::PROTOCOL_VERSION: Revision::Stateless.as_str(),
                 names::CLIENT_INFO: { "name": "a2g-executor", "version": env!("CARGO_PKG_VERSION") },
                 names::CLIENT_CAPABILITIES: {},
             });
+            params.insert("_meta".to_owned(), meta);
         }
         let message = json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params });
         let exchanging = async {

@@ -155,9 +155,9 @@ fn example(
     let given = arguments.example(document)?;
     let (status, answer) = responses.example(document)?;
     let url = write_url(settings, &given).ok()?;
-    let mut result = json!({ "status": status });
+    let mut members = Map::from_iter([("status".to_owned(), json!(status))]);
     if let Some(body) = &answer {
-        result["body"] = body.clone();
+        members.insert("body".to_owned(), body.clone());
     }
     if let Some(pagination) = &settings.pagination {
         let names_next = |member: &String| {
@@ -166,9 +166,10 @@ fn example(
         if pagination.member.as_ref().is_some_and(names_next) {
             return None;
         }
-        result["pages"] = 1.into();
-        result["has_more"] = false.into();
+        members.insert("pages".to_owned(), 1.into());
+        members.insert("has_more".to_owned(), false.into());
     }
+    let result = Value::Object(members);
     let passed = Value::Object(given.clone());
     if has_null(&passed) || has_null(&result) {
         return None;

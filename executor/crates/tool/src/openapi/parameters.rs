@@ -137,11 +137,14 @@ impl<'a> Arguments<'a> {
                 json!({ "type": "integer", "minimum": 1, "maximum": 20, "default": 1, "description": text });
             properties.insert(MAX_PAGES.to_owned(), pages);
         }
-        let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
-        if !required.is_empty() {
-            schema["required"] = required.into();
-        }
-        Ok(schema)
+        // An empty list is no schema in the oldest drafts.
+        let required = (!required.is_empty()).then(|| ("required".to_owned(), json!(required)));
+        let members = [
+            ("type".to_owned(), json!("object")),
+            ("properties".to_owned(), Value::Object(properties)),
+            ("additionalProperties".to_owned(), json!(false)),
+        ];
+        Ok(Value::Object(members.into_iter().chain(required).collect()))
     }
 
     /// The argument for a query parameter; `None` if there is none of this name.

@@ -258,7 +258,12 @@ impl<'a> Converter<'a> {
         let has_description = self.document.version == Version::V31 && schema.get("description").is_some();
         match out {
             Value::Object(out) if has_description => Ok(described(schema, out)),
-            out => Ok(out),
+            out @ (Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_)) => Ok(out),
         }
     }
 
