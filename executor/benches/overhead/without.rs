@@ -110,7 +110,7 @@ async fn serve(folder: &Path) {
         clock: Arc::clone(&clock),
     };
     let executor = Arc::new(Executor::new(settings, parts));
-    let sessions = executor.sessions().clone();
+    let sessions = executor.session_tasks().clone();
     sessions.spawn(deliver_reports(Arc::clone(&executor)));
     let rpc =
         Rpc::new(a2g_door_a2g::methods(executor).unwrap().into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);

@@ -57,7 +57,7 @@ pub(super) fn print_rows(config: &Config) -> anyhow::Result<()> {
 /// Opens the console: on the server's port, or on one of its own, which serves from then on.
 pub(super) async fn open_door<'a>(parts: &'a DoorParts<'a>) -> anyhow::Result<OpenDoor<'a>> {
     let config = parts.config;
-    let sessions = parts.executor.sessions();
+    let sessions = parts.executor.session_tasks();
     let Some(console) = Console::new(parts)? else { return Ok(OpenDoor::default()) };
     let routers = vec![console.router(parts)];
     let Some(address) = &config.console.listen else {

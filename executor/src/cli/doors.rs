@@ -143,7 +143,7 @@ impl DoorParts<'_> {
             connections: self.config.connections,
             pushes: None,
             executor: Some(Arc::clone(self.executor)),
-            sessions: self.executor.sessions().clone(),
+            sessions: self.executor.session_tasks().clone(),
             protocols,
         }
     }
@@ -212,7 +212,7 @@ impl StdioDoor {
     pub(super) fn a2g() -> Self {
         let serve = |parts: StdioParts| -> StdioServing {
             let StdioParts { executor, rpc, anonymous, .. } = parts;
-            Box::pin(async move { serve_rpc_stdio(rpc, anonymous, executor.sessions()).await })
+            Box::pin(async move { serve_rpc_stdio(rpc, anonymous, executor.session_tasks()).await })
         };
         Self { peer: Peer::Process, serve: Box::new(serve) }
     }
@@ -236,7 +236,7 @@ pub(super) fn webhooks(
     let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::clone(clock))
         .context("network access for webhooks cannot be set up")?;
     let client = WebhookClient::new(Arc::new(egress), hosts);
-    Ok(Some(Arc::new(WebhookPoster::new(client, executor.sessions().clone(), Arc::clone(clock)))))
+    Ok(Some(Arc::new(WebhookPoster::new(client, executor.session_tasks().clone(), Arc::clone(clock)))))
 }
 
 #[cfg(feature = "a2a")]

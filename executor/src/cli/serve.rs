@@ -641,7 +641,7 @@ impl<'a> Startup<'a> {
         // Before the port is bound: what other nodes have stopped must not run here.
         let followed = executor.membership.follow_earlier_orders().await;
         followed.context("the orders of the fleet cannot be read")?;
-        executor.sessions().spawn(trim_memory());
+        executor.session_tasks().spawn(trim_memory());
         let methods = a2g_door_a2g::methods(Arc::clone(&executor))?;
         let rpc = Rpc::new(methods.into(), config.bounds, a2g_door_a2g::NOTIFICATIONS);
         let caller_files =
@@ -717,7 +717,7 @@ impl Assembled<'_> {
     fn start_tasks(self) -> anyhow::Result<Started> {
         let Self { startup, catalogue, rpc, caller_files, journal, pushes, registration } = self;
         let executor = &catalogue.executor;
-        let sessions = executor.sessions();
+        let sessions = executor.session_tasks();
         if let Some(pushes) = pushes {
             sessions.spawn(deliver::follow_pushes(Arc::clone(executor), pushes));
         }
@@ -762,7 +762,7 @@ impl Started {
     async fn serve_http(self, http_server: HttpServer, end_timeouts: EndTimeouts) -> anyhow::Result<()> {
         let Self { catalogue, stop_signals, .. } = self;
         let executor = Arc::clone(&catalogue.executor);
-        let sessions = executor.sessions();
+        let sessions = executor.session_tasks();
         let tools = executor.catalogue.tools().len();
         tracing::info!(tools, "the executor listens on {}", http_server.url());
         let names = executor.catalogue.catalog().preparing_tools();
@@ -793,7 +793,7 @@ impl Started {
     async fn serve_stdio(self, door: StdioDoor, mut end_timeouts: EndTimeouts) -> anyhow::Result<()> {
         let Self { catalogue, rpc, callers, anonymous, journal, stop_signals } = self;
         let executor = Arc::clone(&catalogue.executor);
-        let sessions = executor.sessions();
+        let sessions = executor.session_tasks();
         let bounds = catalogue.config.bounds;
         let names = executor.catalogue.catalog().preparing_tools();
         sessions.spawn(catalogue.prepare(names));
@@ -1167,7 +1167,7 @@ async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalog>, cal
         catalogue.executor.engine.forget_secrets();
         let Some(names) = catalogue.reload().await else { continue };
         let reloaded = Arc::clone(&catalogue);
-        catalogue.executor.sessions().spawn(async move {
+        catalogue.executor.session_tasks().spawn(async move {
             if !names.is_empty() {
                 Arc::clone(&reloaded).prepare(names).await;
             }

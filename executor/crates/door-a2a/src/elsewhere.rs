@@ -134,7 +134,7 @@ impl OtherNodes {
         let (sender, receiver) = broadcast::channel(MAX_UPDATES_BEHIND);
         let nodes = Arc::clone(self);
         let mut latest = record.clone();
-        self.executor.sessions().spawn(async move {
+        self.executor.session_tasks().spawn(async move {
             while !latest.state().is_terminal() && sender.receiver_count() > 0 {
                 tokio::time::sleep(FOLLOW_INTERVAL).await;
                 match nodes.read(id).await {

@@ -88,7 +88,7 @@ impl Follower {
     /// Runs a call in a tokio task of its own.
     pub(super) fn start(self: &Arc<Self>, handle: Arc<TaskHandle>, call: AcceptedCall) {
         let follower = Arc::clone(self);
-        self.executor.sessions().spawn(async move { follower.run_to_end(&handle, call).await });
+        self.executor.session_tasks().spawn(async move { follower.run_to_end(&handle, call).await });
     }
 
     /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed
@@ -104,7 +104,7 @@ impl Follower {
         tokio::select! {
             () = &mut follow => handle.record(),
             settled = handle.wait_until_settled() => {
-                self.executor.sessions().spawn(follow);
+                self.executor.session_tasks().spawn(follow);
                 settled
             }
         }
@@ -360,7 +360,7 @@ impl Follower {
     /// Waits for the end of a task in a tokio task of its own.
     fn follow(self: &Arc<Self>, handle: Arc<TaskHandle>) {
         let follower = Arc::clone(self);
-        self.executor.sessions().spawn(async move { follower.await_end(&handle, None).await });
+        self.executor.session_tasks().spawn(async move { follower.await_end(&handle, None).await });
     }
 
     /// Like [`Self::prompt`], for an escalation that an earlier process did not record. The prompt then has no reason.

@@ -233,7 +233,7 @@ async fn rpc(
     // answer in the connection's tokio task, and change to another only if the connection ends, was measured to be 20
     // µs slower.
     let answer_id = id.clone();
-    let sessions = door.executor.sessions().clone();
+    let sessions = door.executor.session_tasks().clone();
     let answer = sessions.spawn(async move { door.answer(request_context, &answer_id, request).await });
     let problem = match answer.await {
         Ok(Some(Ok(response))) => return response,
@@ -434,7 +434,7 @@ impl A2a {
         let write_timeout = self.port.write_timeout;
         let work = connection.begin_request();
         let stream = TaskStream { id, dialect: self.dialect, write_timeout, _guard: guard, _work: work };
-        stream.into_response(start, self.executor.sessions())
+        stream.into_response(start, self.executor.session_tasks())
     }
 
     /// The response to a failed request that is not JSON-RPC.

@@ -247,7 +247,7 @@ impl TaskHandle {
         if !self.is_persisted() {
             let unchanged = |_: &mut TaskRecord| Ok::<_, std::convert::Infallible>(Vec::new());
             let Ok(pending_write) = self.try_change(unchanged);
-            executor.sessions().spawn(pending_write);
+            executor.session_tasks().spawn(pending_write);
         }
     }
 

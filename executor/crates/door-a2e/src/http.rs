@@ -88,7 +88,7 @@ pub fn router(
     let ids = SessionIds::new(executor.node.fleet().cloned());
     let sessions = Arc::new(Sessions { shared, ids, resuming: Mutex::default(), all: Mutex::default() });
     share_sessions(&executor, &sessions);
-    let tasks = executor.sessions().clone();
+    let tasks = executor.session_tasks().clone();
     tasks.spawn(sweep_sessions(Arc::downgrade(&sessions)));
     tasks.spawn(drain_on_shutdown(Arc::downgrade(&sessions), executor));
     let routes = Router::new()
@@ -344,6 +344,6 @@ async fn drain_on_shutdown(sessions: Weak<Sessions>, executor: Arc<Executor>) {
     executor.wait_until_closed().await;
     let Some(sessions) = sessions.upgrade() else { return };
     for entry in sessions.lock().iter() {
-        executor.sessions().spawn(Arc::clone(&entry.session).drain(None));
+        executor.session_tasks().spawn(Arc::clone(&entry.session).drain(None));
     }
 }

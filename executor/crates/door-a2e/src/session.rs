@@ -248,7 +248,7 @@ impl Session {
             MessageBody::Shutdown(timeout) => {
                 state.phase = Phase::Draining;
                 let drain = Arc::clone(self).drain(Some(timeout.duration()));
-                self.shared.executor.sessions().spawn(drain);
+                self.shared.executor.session_tasks().spawn(drain);
             }
             MessageBody::Handshake(handshake) => match self.negotiate(state, &handshake) {
                 Ok(max_parallel) => {
@@ -449,7 +449,7 @@ impl Session {
         // The lock is released first: a spawned task may be dropped at once, and dropping its slot takes the lock.
         drop(state);
         for (slot, queued) in started {
-            self.shared.executor.sessions().spawn(async move { slot.session.run(queued).await });
+            self.shared.executor.session_tasks().spawn(async move { slot.session.run(queued).await });
         }
     }
 

@@ -375,7 +375,7 @@ impl Drop for CancelGuard<'_> {
         let intent = self.intent;
         let agent = self.agent.clone();
         let caller = Arc::clone(&self.caller);
-        self.executor.sessions().spawn(async move {
+        self.executor.session_tasks().spawn(async move {
             let is_own = move |owner: &AgentDid| *owner == agent;
             if let Err(fault) = executor.operator.cancel(intent, &is_own, caller.name()).await {
                 tracing::warn!(%intent, ?fault, "the cancel of a call that its client gave up is not recorded yet");

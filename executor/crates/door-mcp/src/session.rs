@@ -84,7 +84,7 @@ impl Sessions {
             max_per_caller: settings.max_sessions_per_caller,
             max_idle: settings.idle,
         });
-        executor.sessions().spawn(sweep_sessions(Arc::downgrade(&sessions)));
+        executor.session_tasks().spawn(sweep_sessions(Arc::downgrade(&sessions)));
         sessions
     }
 
@@ -330,7 +330,7 @@ impl McpSession {
         let session = Arc::clone(self);
         let door = Arc::clone(door);
         let events = Arc::clone(&stream);
-        door.executor.sessions().clone().spawn(async move {
+        door.executor.session_tasks().clone().spawn(async move {
             let id = context.id.clone();
             let answer = session.answer_open(&open, &door, context, request);
             tokio::pin!(answer);

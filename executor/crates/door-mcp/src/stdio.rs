@@ -90,7 +90,7 @@ pub async fn serve_mcp_stdio(
         output,
         questions: Arc::default(),
     });
-    let list_changes = executor.sessions().spawn(Arc::clone(&conversation).report_list_changes());
+    let list_changes = executor.session_tasks().spawn(Arc::clone(&conversation).report_list_changes());
     let reading = async move {
         let read = conversation.read(input, input_ended).await;
         list_changes.abort();
@@ -100,7 +100,7 @@ pub async fn serve_mcp_stdio(
     };
     // Both tasks run on the worker threads, where calls are answered: this thread would have to be woken for each
     // message.
-    let tasks = executor.sessions();
+    let tasks = executor.session_tasks();
     let (read, written) = tokio::join!(tasks.spawn(reading), tasks.spawn(write_lines(lines)));
     flatten(read).and(flatten(written))
 }
@@ -237,13 +237,13 @@ impl Conversation {
         if let McpRequest::Listen(filter) = decoded {
             decode::check_subscription(&filter, capabilities).map_err(failed)?;
             let conversation = Arc::clone(self);
-            self.door.executor.sessions().spawn(async move {
+            self.door.executor.session_tasks().spawn(async move {
                 let _cancelled = open.run(conversation.listen(context, filter)).await;
             });
             return Ok(());
         }
         let conversation = Arc::clone(self);
-        self.door.executor.sessions().spawn(async move {
+        self.door.executor.session_tasks().spawn(async move {
             let id = context.id.clone();
             let answer = open.run(conversation.door.answer(context, decoded)).await;
             // A cancelled request has no answer.

@@ -186,7 +186,7 @@ async fn post(
     let (out, mut replies) = mpsc::channel(2);
     // Held by this response and not by the spawned task, so that the connection of a client that stops reading is idle.
     let work = connection.begin_request();
-    door.executor.sessions().clone().spawn(async move {
+    door.executor.session_tasks().clone().spawn(async move {
         let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
         door.dispatch(&caller, message, MessageTransport::Post, &out).await;
     });

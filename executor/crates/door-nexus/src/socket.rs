@@ -68,7 +68,7 @@ pub(super) async fn upgrade(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let caller = door.caller(&credential);
-    let sessions = door.executor.sessions().clone();
+    let sessions = door.executor.session_tasks().clone();
     let bounds = door.port.bounds;
     let served = Arc::clone(&connection);
     websocket::accept(upgrade, &bounds, connection, caller.as_deref().ok(), sessions, async move |socket| {
@@ -134,7 +134,7 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         let door = Arc::clone(door);
         let target = Arc::clone(target);
         let answers = answers.clone();
-        door.executor.sessions().clone().spawn(async move {
+        door.executor.session_tasks().clone().spawn(async move {
             let owner = Arc::clone(&caller);
             let length = strict_json::text_bytes(bytes.len());
             let answer = async move {

@@ -121,7 +121,7 @@ fn stream_response(
         // Never blocks the run. A dropped part is no loss: the last line has the complete result.
         let _dropped = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
     });
-    door.executor.sessions().clone().spawn(async move {
+    door.executor.session_tasks().clone().spawn(async move {
         let answer = door.answer(context, request, &reply, sink).await;
         let _closed = last.send(StreamLine::Last(answer)).await;
     });

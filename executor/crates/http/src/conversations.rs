@@ -214,7 +214,7 @@ impl ConversationCall {
     /// sessions have ended by then, this one ends too.
     pub fn bind_at_end(self, executor: &Arc<Executor>) {
         if self.has_reserved {
-            executor.sessions().spawn(self.await_end(Arc::clone(executor)));
+            executor.session_tasks().spawn(self.await_end(Arc::clone(executor)));
         }
     }
 

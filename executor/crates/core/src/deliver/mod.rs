@@ -38,7 +38,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             }
         };
         let executor = Arc::clone(&executor);
-        executor.sessions().clone().spawn(async move {
+        executor.session_tasks().clone().spawn(async move {
             let deliveries = &executor.journal.deliveries;
             let span = delivery_span(&receipt);
             // Another node may have delivered it while this one did not run, or could not reach the governor.

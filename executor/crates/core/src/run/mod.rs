@@ -421,7 +421,7 @@ impl Executor {
 
     /// The tasks of the server's sessions with its peers, which have nothing to do with those of tools.
     #[must_use]
-    pub fn sessions(&self) -> &SessionTasks {
+    pub fn session_tasks(&self) -> &SessionTasks {
         &self.session_tasks
     }
 
@@ -436,7 +436,7 @@ impl Executor {
         self.subscribers.add(subscriber);
     }
 
-    /// Ends the waits of undecided intents and of file changes soon after they expire, until [`Self::sessions`] end.
+    /// Ends the waits of undecided intents and of file changes soon after they expire, until [`Self::session_tasks`] end.
     pub async fn end_expired_waits(self: Arc<Self>) {
         tokio::join!(self.waits.end_expired(), self.changes.end_due());
     }
