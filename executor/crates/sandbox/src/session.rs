@@ -141,3 +141,67 @@ impl SessionStore {
         (end, has_answered.then_some(self))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::{Network, test_authority};
+    use crate::{Abort, Contract};
+    use a2g_capability::{Ceilings, Claims, Grant, Mounts};
+    use a2g_types::limit::{Layer, Limit};
+
+    /// A tool that answers every call with `null`.
+    const TOOL: &str = r#"(component
+        (type $descriptor-record (record (field "name" string) (field "version" string)
+            (field "description" string) (field "arguments-schema" string)))
+        (export $descriptor "descriptor" (type $descriptor-record))
+        (type $error-record (record (field "code" string) (field "message" string)
+            (field "detail" (option string))))
+        (export $tool-error "tool-error" (type $error-record))
+        (core module $module
+            (memory (export "memory") 1)
+            (data (i32.const 4) "\40\00\00\00\04\00\00\00")
+            (data (i32.const 64) "null")
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 1024))
+            (func (export "describe") (result i32) (i32.const 128))
+            (func (export "invoke") (param i32 i32) (result i32) (i32.const 0)))
+        (core instance $code (instantiate $module))
+        (func (export "describe") (result $descriptor)
+            (canon lift (core func $code "describe") (memory $code "memory")))
+        (func (export "invoke") (param "arguments" string) (result (result string (error $tool-error)))
+            (canon lift (core func $code "invoke") (memory $code "memory")
+                (realloc (func $code "realloc")))))"#;
+
+    fn permit(memory_mb: u64) -> Permit {
+        let limits = [(Limit::Memory, memory_mb << 20)].into_iter().collect();
+        let layers = [(Layer::Verdict, Claims { limits, ..Claims::default() })];
+        let grant = Grant::meet(test_authority(), layers, &Ceilings::closed()).unwrap();
+        Permit::open(grant, &Mounts::new(Vec::new()).unwrap(), &[], |_| true).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_turn_has_the_grant_of_its_session_and_an_execution_of_its_own_permit() {
+        let sandbox = Sandbox::builder().authority(test_authority()).build().unwrap();
+        let tool = sandbox.compile(&wat::parse_str(TOOL).unwrap(), Contract::Typed).unwrap();
+        let begin = |permit: &Permit| sandbox.begin(permit, Network::Off, Arc::<Abort>::default());
+        let other = "this session was opened under another grant".to_owned();
+        for (what, turn, begun_for, refusal) in [
+            ("an equal grant", permit(8), None, None),
+            ("another grant", permit(9), None, Some(&other)),
+            ("an execution of another permit", permit(8), Some(permit(8)), Some(&other)),
+        ] {
+            let first = permit(8);
+            let execution = begin(&first);
+            let (outcome, opened) = sandbox.open_session(&tool, first, "{}".to_owned(), &execution).await;
+            assert!(outcome.end.is_answer(), "{what}: {:?}", outcome.end);
+            let execution = begin(begun_for.as_ref().unwrap_or(&turn));
+            let (outcome, kept) =
+                sandbox.execute_turn(opened.unwrap(), turn, "{}".to_owned(), &execution).await;
+            match refusal {
+                None => assert!(outcome.end.is_answer(), "{what}: {:?}", outcome.end),
+                Some(reason) => assert_eq!(outcome.end, End::NotStarted(reason.clone()), "{what}"),
+            }
+            assert_eq!(kept.is_some(), refusal.is_none(), "{what}");
+        }
+    }
+}
