@@ -14,9 +14,9 @@ use a2g_isolate::{
     Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, User, probe,
     support,
 };
-use a2g_sandbox::egress::Egress;
+use a2g_sandbox::egress::{Egress, TokenClient};
 use a2g_sandbox::{Code, CodeFeatures, Sandbox};
-use a2g_secrets::{Vault, VersionKey};
+use a2g_secrets::{SecretSource, Vault, VersionKey};
 use a2g_types::clock::{Clock, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
@@ -70,7 +70,7 @@ pub fn file(setup: &Setup) -> Option<&Path> {
 /// The values of the configured secrets, none of which is read yet; `None` if there are none.
 ///
 /// # Ambient Authority
-/// Reads the key of their versions, or makes it.
+/// Reads the key of their versions, or makes it, and for token endpoints the machine's certificates.
 pub fn open_vault(config: &Config) -> anyhow::Result<Option<Arc<Vault>>> {
     if config.secrets.is_empty() {
         return Ok(None);
@@ -79,7 +79,18 @@ pub fn open_vault(config: &Config) -> anyhow::Result<Option<Arc<Vault>>> {
     let key = VersionKey::open(&config.secrets_key()).context("secrets cannot be used")?;
     let secrets = config.secrets.iter();
     let sources = secrets.map(|secret| (secret.binding.name().clone(), secret.source.clone()));
-    Ok(Some(Arc::new(Vault::new(sources, key))))
+    let vault = Vault::new(sources, key);
+    let asks = config.secrets.iter().any(|secret| matches!(secret.source, SecretSource::OAuth(_)));
+    Ok(Some(Arc::new(if asks { vault.with_token_client(token_client(config)?) } else { vault })))
+}
+
+/// Asks the token endpoints of secrets. It has no secrets of its own, so no request for a token needs another one.
+fn token_client(config: &Config) -> anyhow::Result<TokenClient> {
+    let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::new(SystemClock));
+    Ok(TokenClient::new(
+        egress.context("token endpoints (`secret.oauth`) cannot be asked")?,
+        config.did.clone(),
+    ))
 }
 
 /// Keeps the memory of this process out of core files, and from other processes of its user.

@@ -66,6 +66,7 @@ pub(super) struct Secret {
     pub(super) env: Option<String>,
     pub(super) command: Option<Vec<String>>,
     pub(super) refresh_seconds: Option<u64>,
+    pub(super) oauth: Option<OAuth>,
     pub(super) tools: Vec<String>,
     pub(super) agents: Option<Vec<String>>,
     pub(super) requests: Vec<String>,
@@ -75,6 +76,26 @@ pub(super) struct Secret {
     pub(super) max_uses: u64,
     #[serde(default = "default_keep_cookies")]
     pub(super) keep_cookies: bool,
+}
+
+/// `oauth` of a `[[secret]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OAuth {
+    pub(super) token_url: String,
+    pub(super) client_id: String,
+    pub(super) client_secret_file: PathBuf,
+    pub(super) scope: Option<String>,
+    #[serde(default)]
+    pub(super) auth: ClientAuth,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ClientAuth {
+    #[default]
+    Basic,
+    Body,
 }
 
 fn default_max_uses() -> u64 {

@@ -8,7 +8,8 @@ use a2g_capability::{
     SecretParts, SecretPlace, ToolRange,
 };
 use a2g_isolate::Isolation;
-use a2g_secrets::SecretSource;
+use a2g_sandbox::egress::TokenUrl;
+use a2g_secrets::{ClientAuth, OAuthClient, SecretSource};
 use a2g_types::ident::{AgentDid, ToolName};
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ use std::time::Duration;
 const MAX_SECRETS: usize = 64;
 /// The default of `secret.refresh_seconds`.
 const DEFAULT_REFRESH: Duration = Duration::from_secs(300);
+/// Maximum length of `secret.oauth.client_id` and `secret.oauth.scope`, in bytes.
+const MAX_OAUTH_TEXT_BYTES: usize = 4 << 10;
 /// The largest `secret.max_uses`.
 const MAX_USES: u64 = 1_000_000;
 
@@ -38,6 +41,7 @@ impl SecretSetting {
             SecretSource::File(_) => "secret.file",
             SecretSource::Environment(_) => "secret.env",
             SecretSource::Command { .. } => "secret.command",
+            SecretSource::OAuth(_) => "secret.oauth.client_secret_file",
         }
     }
 }
@@ -133,12 +137,13 @@ fn parse_source(
     let seconds = section.refresh_seconds;
     let given =
         seconds.map(|seconds| check_seconds("secret.refresh_seconds", seconds, 86_400)).transpose()?;
-    let source = match (&section.file, &section.env, &section.command) {
-        (Some(path), None, None) => SecretSource::File(resolve(path.clone())),
-        (None, Some(variable), None) if !variable.is_empty() && !variable.contains(['=', '\0']) => {
+    let source = match (&section.file, &section.env, &section.command, &section.oauth) {
+        (Some(path), None, None, None) => SecretSource::File(resolve(path.clone())),
+        (None, Some(variable), None, None) if !variable.is_empty() && !variable.contains(['=', '\0']) => {
             SecretSource::Environment(variable.clone())
         }
-        (None, None, Some(command)) => {
+        (None, None, None, Some(oauth)) => SecretSource::OAuth(parse_oauth(oauth, resolve)?),
+        (None, None, Some(command), None) => {
             let program = command.first().map(PathBuf::from).filter(|program| program.is_absolute());
             let Some(program) = program else {
                 return Err(invalid("secret.command")(
@@ -152,24 +157,52 @@ fn parse_source(
                 refresh: given.unwrap_or(DEFAULT_REFRESH),
             });
         }
-        (_, _, _) => {
+        (_, _, _, _) => {
             return Err(invalid("secret.name")(
-                &"needs exactly one source: `file`, `env` (the name of a variable) or `command`",
+                &"needs exactly one source: `file`, `env` (the name of a variable), `command` or `oauth`",
             ));
         }
     };
     match given {
         None => Ok(source),
         Some(_) => Err(invalid("secret.refresh_seconds")(
-            &"is for `command`: a file is read again when it is used, and the environment never",
+            &"is for `command`: a file is read again when it is used, the environment never, and a token as its endpoint \
+              says",
         )),
     }
+}
+
+fn parse_oauth(
+    section: &file::OAuth,
+    resolve: &impl Fn(PathBuf) -> PathBuf,
+) -> Result<OAuthClient, InvalidValueError> {
+    let file::OAuth { token_url, client_id, client_secret_file, scope, auth } = section;
+    let url = TokenUrl::parse(token_url).map_err(|_| {
+        invalid("secret.oauth.token_url")(
+            &"has to be `https://` with a host and a path, such as `https://id.example.com/token`, and without a user",
+        )
+    })?;
+    let check = |key, text: &str| {
+        let is_text = (1..=MAX_OAUTH_TEXT_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
+        let reason = format!("has to have 1 to {MAX_OAUTH_TEXT_BYTES} bytes without control characters");
+        if is_text { Ok(text.to_owned()) } else { Err(invalid(key)(&reason)) }
+    };
+    Ok(OAuthClient {
+        token_url: url,
+        client_id: check("secret.oauth.client_id", client_id)?,
+        client_secret_file: resolve(client_secret_file.clone()),
+        scope: scope.as_ref().map(|text| check("secret.oauth.scope", text)).transpose()?,
+        auth: match auth {
+            file::ClientAuth::Basic => ClientAuth::Basic,
+            file::ClientAuth::Body => ClientAuth::Body,
+        },
+    })
 }
 
 impl Config {
     /// Checks that the tools of secrets run in processes, and that their hosts can be reached.
     pub(super) fn check_secrets(&self) -> Result<(), InvalidValueError> {
-        for (nth, SecretSetting { binding, .. }) in self.secrets.iter().enumerate() {
+        for (nth, SecretSetting { binding, source }) in self.secrets.iter().enumerate() {
             if self.isolation == Isolation::Inline {
                 return Err(at(nth, "secret.tools")(
                     &"names tools that `executor.isolation` lets run inside the server, beside the value: let them run in \
@@ -194,6 +227,15 @@ impl Config {
                 self.ceilings.hosts.allows(host)
                     || !self.ceilings.hosts.blocks(host) && hosts.any(|pattern| pattern.covers(host))
             };
+            if let SecretSource::OAuth(OAuthClient { token_url, .. }) = source
+                && let Some(address) = token_url.refused_address(&self.egress)
+            {
+                return Err(at(nth, "secret.oauth.token_url")(&format_args!(
+                    "resolves to {}, which is not a public address: use another host, or list `{address}` in \
+                     `network.allowed_addresses`",
+                    address.ip()
+                )));
+            }
             let mut requests = binding.requests().iter();
             if let Some(rule) = requests.find(|rule| !is_allowed(&rule.host_pattern())) {
                 return Err(at(nth, "secret.requests")(&format_args!(
@@ -225,6 +267,18 @@ mod tests {
         let command = SECRET.replace("file = \"secrets/github\"", "command = [\"/bin/pass\", \"github\"]");
         let config = parse(&format!("{NETWORK}{command}refresh_seconds = 5\n")).unwrap();
         assert_eq!(config.secrets[0].source.to_string(), "command /bin/pass");
+        let config = parse(&format!("{NETWORK}{}", oauth("https://id.example/token", ""))).unwrap();
+        let source = &config.secrets[0].source;
+        assert_eq!(source.to_string(), "token endpoint https://id.example:443");
+        assert_eq!(source.path().unwrap().to_str(), Some("/srv/a2g/secrets/client"));
+    }
+
+    /// The secret with a token endpoint as its source.
+    fn oauth(url: &str, more: &str) -> String {
+        let source = format!(
+            "oauth = {{ token_url = \"{url}\", client_id = \"a2g\", client_secret_file = \"secrets/client\"{more} }}"
+        );
+        SECRET.replace("file = \"secrets/github\"", &source)
     }
 
     #[test]
@@ -250,6 +304,10 @@ mod tests {
                 format!("{NETWORK}{SECRET}").replace("file = \"secrets/github\"", "command = [\"pass\"]"),
                 "absolute path",
             ),
+            (format!("{NETWORK}{}", oauth("http://id.example/token", "")), "`secret.oauth.token_url`"),
+            (format!("{NETWORK}{}", oauth("https://127.0.0.1/token", "")), "`network.allowed_addresses`"),
+            (format!("{NETWORK}{}", oauth("https://id.example", ", scope = \"\"")), "`secret.oauth.scope`"),
+            (format!("{NETWORK}{}", oauth("https://id.example", ", auth = \"none\"")), "`none`"),
             (
                 format!("{NETWORK}{SECRET}[executor]\ninline_tools = [\"github_list\"]\n"),
                 "`executor.inline_tools` lets run inside the server",

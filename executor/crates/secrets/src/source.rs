@@ -1,6 +1,8 @@
-//! The sources of values: a file, a variable of the server's environment, a command.
+//! The sources of values: a file, a variable of the server's environment, a command, a token endpoint.
 
+use super::oauth::{AccessToken, OAuthClient};
 use a2g_govern::read_secret;
+use a2g_sandbox::egress::TokenClient;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,6 +18,8 @@ use zeroize::Zeroizing;
 const MAX_READ_TIME: Duration = Duration::from_secs(10);
 /// Maximum length of the output of a command, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
+/// Maximum length of a client's secret, in bytes.
+const MAX_CLIENT_SECRET_BYTES: usize = 8 << 10;
 /// The time after which a file is read again.
 const FILE_REFRESH: Duration = Duration::from_secs(1);
 /// The variables of the server's environment that a command gets.
@@ -37,6 +41,14 @@ pub enum SecretSource {
         /// The time after which it is run again.
         refresh: Duration,
     },
+    /// An access token of an authorization server.
+    OAuth(OAuthClient),
+}
+
+/// A value that was read, and the time after which it is read again; `None` for one that stays.
+pub(crate) struct ReadValue {
+    pub(crate) text: Zeroizing<String>,
+    pub(crate) max_age: Option<Duration>,
 }
 
 impl fmt::Display for SecretSource {
@@ -46,6 +58,7 @@ impl fmt::Display for SecretSource {
             Self::Environment(name) => write!(f, "variable {name}"),
             // An argument could be a password.
             Self::Command { program, .. } => write!(f, "command {}", program.display()),
+            Self::OAuth(OAuthClient { token_url, .. }) => write!(f, "token endpoint {token_url}"),
         }
     }
 }
@@ -55,41 +68,68 @@ impl SecretSource {
     #[must_use]
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
-            Self::File(path) | Self::Command { program: path, .. } => Some(path),
+            Self::File(path)
+            | Self::Command { program: path, .. }
+            | Self::OAuth(OAuthClient { client_secret_file: path, .. }) => Some(path),
             Self::Environment(_) => None,
         }
     }
 
-    /// The time after which the value is read again; `None` for one that stays.
-    pub(crate) fn refresh(&self) -> Option<Duration> {
-        match self {
-            Self::File(_) => Some(FILE_REFRESH),
-            Self::Environment(_) => None,
-            Self::Command { refresh, .. } => Some(*refresh),
-        }
-    }
-
-    /// Reads the value, without a line end at its end.
+    /// Reads the value, without a line end at its end. Tokens are asked for with `client`.
     ///
     /// # Ambient Authority
-    /// Reads the file or the environment, or runs the command.
+    /// Reads the file or the environment, runs the command, or asks the token endpoint.
     ///
     /// # Errors
     /// The reason, which names the source and repeats nothing of its content.
-    pub(crate) async fn read(&self) -> Result<Zeroizing<String>, String> {
-        let bytes = match self {
-            Self::File(path) => read_file(path.clone()).await?,
+    pub(crate) async fn read(&self, client: Option<&TokenClient>) -> Result<ReadValue, String> {
+        let parse = |bytes: &[u8]| parse_line(bytes).ok_or_else(|| format!("the {self} has no UTF-8 text"));
+        match self {
+            Self::File(path) => {
+                let text = parse(&read_file(path.clone()).await?)?;
+                Ok(ReadValue { text, max_age: Some(FILE_REFRESH) })
+            }
             Self::Environment(name) => {
                 let value =
                     std::env::var_os(name).ok_or_else(|| format!("the variable `{name}` is not set"))?;
-                Zeroizing::new(value.into_encoded_bytes())
+                let text = parse(&Zeroizing::new(value.into_encoded_bytes()))?;
+                Ok(ReadValue { text, max_age: None })
             }
-            Self::Command { program, arguments, .. } => run(program, arguments).await?,
-        };
-        let text = std::str::from_utf8(&bytes).map_err(|_| format!("the {self} has no UTF-8 text"))?;
-        let line = text.strip_suffix('\n').unwrap_or(text);
-        Ok(Zeroizing::new(line.strip_suffix('\r').unwrap_or(line).to_owned()))
+            Self::Command { program, arguments, refresh } => {
+                let text = parse(&run(program, arguments).await?)?;
+                Ok(ReadValue { text, max_age: Some(*refresh) })
+            }
+            Self::OAuth(oauth) => request_token(oauth, client).await,
+        }
     }
+}
+
+/// The text of a value, without a line end at its end; `None` if it is not UTF-8.
+fn parse_line(bytes: &[u8]) -> Option<Zeroizing<String>> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let line = text.strip_suffix('\n').unwrap_or(text);
+    Some(Zeroizing::new(line.strip_suffix('\r').unwrap_or(line).to_owned()))
+}
+
+/// Reads the client's secret, which may have changed, and asks for a token with it.
+async fn request_token(oauth: &OAuthClient, client: Option<&TokenClient>) -> Result<ReadValue, String> {
+    let file = &oauth.client_secret_file;
+    let bytes = read_file(file.clone()).await?;
+    let Some(secret) = parse_line(&bytes).filter(|text| is_client_secret(text)) else {
+        let path = file.display();
+        return Err(format!("`{path}` has to have one line of 1 to {MAX_CLIENT_SECRET_BYTES} bytes"));
+    };
+    let endpoint = format!("the token endpoint {}", oauth.token_url);
+    let Some(client) = client else { return Err(format!("{endpoint} cannot be asked here")) };
+    match timeout(MAX_READ_TIME, oauth.request_token(client, &secret)).await {
+        Ok(Ok(AccessToken { text, max_age })) => Ok(ReadValue { text, max_age: Some(max_age) }),
+        Ok(Err(reason)) => Err(format!("{endpoint} {reason}")),
+        Err(_late) => Err(format!("{endpoint} did not answer within {} seconds", MAX_READ_TIME.as_secs())),
+    }
+}
+
+fn is_client_secret(text: &str) -> bool {
+    (1..=MAX_CLIENT_SECRET_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 async fn read_file(path: PathBuf) -> Result<Zeroizing<Vec<u8>>, String> {

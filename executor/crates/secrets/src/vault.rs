@@ -1,9 +1,9 @@
 //! The present values of all secrets, read again when they are due.
 
-use super::source::SecretSource;
+use super::source::{ReadValue, SecretSource};
 use super::version::VersionKey;
 use a2g_runtime::timer_now;
-use a2g_sandbox::egress::{SecretFuture, SecretStore, SecretUnavailable, SecretValue};
+use a2g_sandbox::egress::{SecretFuture, SecretStore, SecretUnavailable, SecretValue, TokenClient};
 use a2g_types::ident::SecretName;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ const MIN_AGE: Duration = Duration::from_secs(1);
 pub struct Vault {
     entries: BTreeMap<SecretName, Entry>,
     key: VersionKey,
+    /// Asks token endpoints; `None` if there are none.
+    token_client: Option<TokenClient>,
 }
 
 #[derive(Debug)]
@@ -27,13 +29,16 @@ struct Entry {
     source: SecretSource,
     /// `true` if the value is to be read again before it is used next.
     is_forgotten: AtomicBool,
-    /// The last read; locked while the source is read, so that a command runs once at a time.
+    /// The last read; locked while the source is read, so that a command runs once at a time, and a token endpoint is
+    /// asked once.
     last: Mutex<Option<LastRead>>,
 }
 
 #[derive(Debug)]
 struct LastRead {
     at: Instant,
+    /// The time after which the source is read again; `None` if the result stays.
+    max_age: Option<Duration>,
     result: Result<Arc<SecretValue>, SecretUnavailable>,
 }
 
@@ -45,7 +50,13 @@ impl Vault {
             let entry = Entry { source, is_forgotten: AtomicBool::new(false), last: Mutex::new(None) };
             (name, entry)
         };
-        Self { entries: sources.into_iter().map(entry).collect(), key }
+        Self { entries: sources.into_iter().map(entry).collect(), key, token_client: None }
+    }
+
+    /// The same secrets, of which those with token endpoints are asked for with this client.
+    #[must_use]
+    pub fn with_token_client(self, client: TokenClient) -> Self {
+        Self { token_client: Some(client), ..self }
     }
 
     /// Reads a secret, unless its last value or failure is recent.
@@ -64,32 +75,32 @@ impl Vault {
             return read.result.clone();
         }
         entry.is_forgotten.store(false, Ordering::Relaxed);
-        let result = self.read_source(name, &entry.source).await.map_err(SecretUnavailable);
-        *last = Some(LastRead { at: timer_now(), result: result.clone() });
+        let read = self.read_source(name, &entry.source).await;
+        let max_age = read.as_ref().map_or(Some(MIN_AGE), |(_, max_age)| *max_age);
+        let result = read.map(|(value, _)| value).map_err(SecretUnavailable);
+        *last = Some(LastRead { at: timer_now(), max_age, result: result.clone() });
         result
     }
 
+    /// The value, and the time after which it is read again.
     async fn read_source(
         &self,
         name: &SecretName,
         source: &SecretSource,
-    ) -> Result<Arc<SecretValue>, String> {
-        let text = source.read().await?;
+    ) -> Result<(Arc<SecretValue>, Option<Duration>), String> {
+        let ReadValue { text, max_age } = source.read(self.token_client.as_ref()).await?;
         let version = self.key.version(name, &text);
         let value = SecretValue::new(text, version);
-        value.map(Arc::new).map_err(|error| format!("the {source} cannot be used: {error}"))
+        let usable = value.map_err(|error| format!("the {source} cannot be used: {error}"))?;
+        Ok((Arc::new(usable), max_age))
     }
 }
 
 impl Entry {
     fn is_recent(&self, read: &LastRead) -> bool {
         let age = timer_now().saturating_duration_since(read.at);
-        let max_age = match &read.result {
-            Ok(_) => self.source.refresh(),
-            Err(_) => Some(MIN_AGE),
-        };
         let is_forgotten = self.is_forgotten.load(Ordering::Relaxed);
-        age < MIN_AGE || !is_forgotten && max_age.is_none_or(|max| age < max)
+        age < MIN_AGE || !is_forgotten && read.max_age.is_none_or(|max| age < max)
     }
 
     fn forget(&self) {
@@ -151,7 +162,7 @@ mod tests {
         let mut versions = Vec::new();
         for text in ["12345678\n", "12345678\r\n", "12345679"] {
             write(&path, text, 0o600);
-            versions.push(vault.read_source(&name(), &source).await.unwrap().version().to_owned());
+            versions.push(vault.read_source(&name(), &source).await.unwrap().0.version().to_owned());
         }
         assert!(
             versions[0] == versions[1] && versions[1] != versions[2],

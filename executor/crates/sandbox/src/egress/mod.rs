@@ -46,6 +46,8 @@ mod target;
 #[cfg(feature = "egress")]
 mod tests;
 #[cfg(feature = "egress")]
+mod token;
+#[cfg(feature = "egress")]
 mod tunnel;
 #[cfg(feature = "egress")]
 mod webhook;
@@ -65,6 +67,8 @@ pub use refusal::{EgressError, NetworkError};
 pub use secrets::{SecretFuture, SecretStore, SecretUnavailable, SecretValue, SecretValueError};
 #[cfg(feature = "egress")]
 pub use session::NetworkSession;
+#[cfg(feature = "egress")]
+pub use token::{TokenAnswer, TokenClient, TokenUrl};
 #[cfg(feature = "egress")]
 pub use webhook::{WebhookClient, WebhookUrl};
 

@@ -52,6 +52,11 @@ impl WebhookUrl {
         HostPattern::Exactly(self.target.host.clone())
     }
 
+    /// The pattern of host and port if the URL is over `https`.
+    pub(super) fn https_host(&self) -> Option<HostPattern> {
+        self.target.tls.then(|| self.target.pattern())
+    }
+
     /// An address of the URL that the settings refuse, if it is known without a look-up: the host itself, or a fixed
     /// address of its name.
     #[must_use]
