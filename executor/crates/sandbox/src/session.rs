@@ -166,11 +166,14 @@ mod tests {
             (func (export "describe") (result i32) (i32.const 128))
             (func (export "invoke") (param i32 i32) (result i32) (i32.const 0)))
         (core instance $code (instantiate $module))
-        (func (export "describe") (result $descriptor)
-            (canon lift (core func $code "describe") (memory $code "memory")))
-        (func (export "invoke") (param "arguments" string) (result (result string (error $tool-error)))
-            (canon lift (core func $code "invoke") (memory $code "memory")
-                (realloc (func $code "realloc")))))"#;
+        (alias core export $code "memory" (core memory $memory))
+        (alias core export $code "realloc" (core func $realloc))
+        (func $describe (result $descriptor)
+            (canon lift (core func $code "describe") (memory $memory) (realloc $realloc)))
+        (func $invoke (param "arguments" string) (result (result string (error $tool-error)))
+            (canon lift (core func $code "invoke") (memory $memory) (realloc $realloc)))
+        (export "describe" (func $describe))
+        (export "invoke" (func $invoke)))"#;
 
     fn permit(memory_mb: u64) -> Permit {
         let limits = [(Limit::Memory, memory_mb << 20)].into_iter().collect();
