@@ -5,7 +5,7 @@ use super::limits::{Claims, Limits};
 use super::reach::{HostClaims, HostPattern, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
-use super::secrets::{GrantedSecret, SecretBinding};
+use super::secrets::{GrantedSecret, Placeholder, SecretBinding};
 use a2g_types::ident::{AgentDid, SecretName, ToolName};
 use a2g_types::limit::{Access, Bound, Budgets, FileEffects, Layer, Limit, LimitMap, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -96,6 +96,8 @@ pub struct Grant {
     secret_names: BTreeSet<(Layer, BTreeSet<SecretName>)>,
     /// The secrets that are bound to the agent and the tool of the run; none before [`Self::bind_secrets`].
     secrets: Vec<GrantedSecret>,
+    /// The placeholders of those of them that the run may use.
+    placeholders: Vec<Placeholder>,
 }
 
 /// The calls to other tools that a run may make.
@@ -224,6 +226,7 @@ impl GrantView {
             calls: self.calls.clone(),
             secret_names: self.secret_names.clone(),
             secrets: self.secrets.clone(),
+            placeholders: self.placeholders.clone(),
         })
     }
 
@@ -250,7 +253,7 @@ pub struct TurnLimits {
 }
 
 /// The serialized form of a grant for another process; see [`super::handover`]. It omits the reachable hosts, the
-/// calls and the secrets: the server checks them against its own copy of the grant.
+/// calls and the secrets, but for their placeholders: the server checks them against its own copy of the grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantTransfer {
     limits: LimitMap<Bound<u64>>,
@@ -261,6 +264,7 @@ pub(super) struct GrantTransfer {
     access: Bound<Access>,
     effects: Bound<FileEffects>,
     hard_links: bool,
+    placeholders: Vec<Placeholder>,
 }
 
 impl Grant {
@@ -279,6 +283,7 @@ impl Grant {
             calls: _,
             secret_names: _,
             secrets: _,
+            placeholders,
         } = self;
         GrantTransfer {
             limits: *limits,
@@ -289,6 +294,7 @@ impl Grant {
             access: *access,
             effects: *effects,
             hard_links: *hard_links,
+            placeholders: placeholders.clone(),
         }
     }
 
@@ -302,6 +308,7 @@ impl Grant {
             access,
             effects,
             hard_links,
+            placeholders,
         } = transfer;
         let roots =
             roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
@@ -319,6 +326,7 @@ impl Grant {
             calls: CallGrant::none(),
             secret_names: BTreeSet::new(),
             secrets: Vec::new(),
+            placeholders,
         })
     }
 
@@ -359,8 +367,10 @@ impl Grant {
             binding: Arc::clone(binding),
             withheld_by: withholding(binding.name()),
         });
-        let secrets = granted.collect();
-        Self { secrets, ..self }
+        let secrets = granted.collect::<Vec<_>>();
+        let usable = secrets.iter().filter(|secret| secret.withheld_by.is_none());
+        let placeholders = usable.filter_map(|secret| secret.binding.placeholder().cloned()).collect();
+        Self { secrets, placeholders, ..self }
     }
 
     /// A grant with neither files, network nor calls, and otherwise with the limits of `ceilings`.
@@ -379,6 +389,7 @@ impl Grant {
             calls: CallGrant::none(),
             secret_names: BTreeSet::new(),
             secrets: Vec::new(),
+            placeholders: Vec::new(),
         }
     }
 
@@ -433,6 +444,7 @@ impl Grant {
             calls: CallGrant::new(limits.calls, &capped),
             secret_names: limits.secrets,
             secrets: Vec::new(),
+            placeholders: Vec::new(),
         })
     }
 
@@ -541,6 +553,12 @@ impl Grant {
     #[must_use]
     pub fn secrets(&self) -> &[GrantedSecret] {
         &self.secrets
+    }
+
+    /// The variables with placeholders that the guest gets. Each run gets other texts in them.
+    #[must_use]
+    pub fn placeholders(&self) -> &[Placeholder] {
+        &self.placeholders
     }
 
     /// `true` if the run may change something outside itself: write a file, use the network or call another tool.

@@ -76,7 +76,8 @@ pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};
 pub use secrets::{
-    GrantedSecret, Rendering, SecretBinding, SecretBindingError, SecretParts, SecretPlace, ToolRange,
+    GrantedSecret, PLACEHOLDER_BYTES, Placeholder, Rendering, SecretBinding, SecretBindingError, SecretParts,
+    SecretPlace, ToolRange,
 };
 pub use upper::{EarlierFolder, MemberFolders, Place, Upper};
 

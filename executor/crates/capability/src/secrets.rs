@@ -8,6 +8,7 @@ use a2g_types::grant::SecretSummary;
 use a2g_types::ident::{AgentDid, IdentError, SecretName, ToolName, excerpt};
 use a2g_types::limit::Layer;
 use a2g_types::request::PlainPath;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -59,6 +60,12 @@ pub enum SecretBindingError {
     /// There are no tools.
     #[error("it needs at least one tool")]
     Tools,
+    /// The variable cannot have a placeholder.
+    #[error(
+        "`{0}` is no name of a variable for guests: 1 to 64 of `A` to `Z`, digits and `_`, beginning with a letter, and \
+         not with `A2G_`"
+    )]
+    Variable(String),
 }
 
 /// The place of a request where a value is set.
@@ -167,6 +174,62 @@ impl Rendering {
     }
 }
 
+/// The beginning of every placeholder.
+const PLACEHOLDER_BEGINNING: &str = "a2g-placeholder";
+/// The number of random bytes of a placeholder.
+pub const PLACEHOLDER_BYTES: usize = 16;
+
+/// A variable in the environment of guests with a text in the place of a value, for client libraries that insist on one.
+/// The text is another one for each run, and means nothing: no request gets a value because of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placeholder {
+    variable: String,
+    secret: SecretName,
+}
+
+impl Placeholder {
+    /// The placeholder of a secret in this variable.
+    ///
+    /// # Errors
+    /// [`SecretBindingError::Variable`] if the text is no such name, or begins with `A2G_`, which is the executor's own.
+    pub fn new(variable: &str, secret: SecretName) -> Result<Self, SecretBindingError> {
+        let is_byte = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        let is_name = (1..=64).contains(&variable.len())
+            && variable.bytes().all(is_byte)
+            && variable.starts_with(|first: char| first.is_ascii_uppercase())
+            && !variable.starts_with("A2G_");
+        if is_name {
+            Ok(Self { variable: variable.to_owned(), secret })
+        } else {
+            Err(SecretBindingError::Variable(excerpt(variable)))
+        }
+    }
+
+    /// The name of the variable.
+    #[must_use]
+    pub fn variable(&self) -> &str {
+        &self.variable
+    }
+
+    /// The text for one run, all of whose characters may be in a URL and in a header field.
+    #[must_use]
+    pub fn text(&self, random: [u8; PLACEHOLDER_BYTES]) -> String {
+        let digits = random.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{PLACEHOLDER_BEGINNING}-{}-{digits}", self.secret)
+    }
+
+    /// `true` if a text of this form is in `bytes`, as it is: no coding of it is looked for.
+    #[must_use]
+    pub fn is_in(&self, bytes: &[u8]) -> bool {
+        let beginning = format!("{PLACEHOLDER_BEGINNING}-{}-", self.secret);
+        let has_form = |part: &[u8]| {
+            let digits = part.strip_prefix(beginning.as_bytes());
+            digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        };
+        bytes.windows(beginning.len() + 2 * PLACEHOLDER_BYTES).any(has_form)
+    }
+}
+
 /// A tool, or all tools whose names begin in one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolRange {
@@ -237,6 +300,8 @@ pub struct SecretParts {
     pub max_uses: u32,
     /// `true` if the guest does not get the cookies of the answers.
     pub keeps_cookies: bool,
+    /// The text that the guest gets in the place of the value; `None`: nothing.
+    pub placeholder: Option<Placeholder>,
 }
 
 /// A secret, and the only requests in which it is set.
@@ -309,6 +374,12 @@ impl SecretBinding {
         self.0.keeps_cookies
     }
 
+    /// The text that the guest gets in the place of the value; `None`: nothing.
+    #[must_use]
+    pub fn placeholder(&self) -> Option<&Placeholder> {
+        self.0.placeholder.as_ref()
+    }
+
     /// `true` if the secret is for the runs of this tool that this agent asks for.
     #[must_use]
     pub fn is_for(&self, agent: &AgentDid, tool: &ToolName) -> bool {
@@ -332,17 +403,27 @@ impl SecretBinding {
     /// `true` if there may be a request in which both would be set at the same place.
     #[must_use]
     pub fn contradicts(&self, other: &Self) -> bool {
-        let Self(SecretParts { tools, agents, requests, place, .. }) = self;
-        let of_tool = |one: &ToolRange| other.0.tools.iter().any(|pattern| pattern.overlaps(one));
         let of_request = |one: &RequestRule| other.0.requests.iter().any(|rule| rule.overlaps(one));
-        let shares_agent = match (agents, &other.0.agents) {
+        self.0.place.overlaps(&other.0.place)
+            && self.shares_run(other)
+            && self.0.requests.iter().any(of_request)
+    }
+
+    /// `true` if there may be a run that would get both placeholders in one variable.
+    #[must_use]
+    pub fn shares_variable(&self, other: &Self) -> bool {
+        let variable = |binding: &Self| binding.placeholder().map(|one| one.variable.clone());
+        variable(self).is_some_and(|own| variable(other) == Some(own)) && self.shares_run(other)
+    }
+
+    /// `true` if there may be a run that both are for.
+    fn shares_run(&self, other: &Self) -> bool {
+        let of_tool = |one: &ToolRange| other.0.tools.iter().any(|pattern| pattern.overlaps(one));
+        let shares_agent = match (&self.0.agents, &other.0.agents) {
             (Some(one), Some(other)) => !one.is_disjoint(other),
             (None, _) | (_, None) => true,
         };
-        place.overlaps(&other.0.place)
-            && shares_agent
-            && tools.iter().any(of_tool)
-            && requests.iter().any(of_request)
+        shares_agent && self.0.tools.iter().any(of_tool)
     }
 }
 
@@ -386,8 +467,54 @@ mod tests {
             rendering: Rendering::Plain,
             max_uses: 5,
             keeps_cookies: true,
+            placeholder: None,
         })
         .unwrap()
+    }
+
+    #[test]
+    fn a_placeholder_is_found_by_its_form_and_secret() {
+        let placeholder = |secret: &str| Placeholder::new("KEY", SecretName::parse(secret).unwrap()).unwrap();
+        let [own, longer] = ["a", "a-b"].map(placeholder);
+        let [one, other] =
+            [[0x0a; PLACEHOLDER_BYTES], [0x0b; PLACEHOLDER_BYTES]].map(|random| own.text(random));
+        assert_eq!(one, format!("a2g-placeholder-a-{}", "0a".repeat(16)));
+        assert_ne!(one, other);
+        let in_header = format!("Bearer {one}, x");
+        assert!(own.is_in(in_header.as_bytes()) && !longer.is_in(in_header.as_bytes()));
+        assert!(!own.is_in(longer.text([1; PLACEHOLDER_BYTES]).as_bytes()));
+        for text in ["", "a2g-placeholder-a-", "a2g-placeholder-a-xyz", &one[1..], &one[..one.len() - 1]] {
+            assert!(!own.is_in(text.as_bytes()), "{text}");
+        }
+        for variable in ["", "1A", "_A", "a", "A=", "A2G_FOLDERS", &"A".repeat(65)] {
+            assert!(Placeholder::new(variable, SecretName::parse("a").unwrap()).is_err(), "{variable}");
+        }
+    }
+
+    #[test]
+    fn two_placeholders_share_a_variable_only_in_a_run_that_both_are_for() {
+        let request = "GET https://api.example/v1/{id}";
+        let with = |name: &str, tool: &str, variable: &str, agent: Option<&str>| {
+            let mut binding = binding(name, &[tool], "query:key", request);
+            let placeholder = Placeholder::new(variable, SecretName::parse(name).unwrap());
+            binding.0.placeholder = Some(placeholder.unwrap());
+            binding.0.agents = agent.map(|agent| [AgentDid::parse(agent).unwrap()].into());
+            binding
+        };
+        let own = with("a", "t_*", "KEY", Some("did:a:x"));
+        for (tool, variable, agent, shares) in [
+            ("t_b", "KEY", None, true),
+            ("t_b", "KEY", Some("did:a:x"), true),
+            ("t_b", "KEY", Some("did:a:y"), false),
+            ("s", "KEY", None, false),
+            ("t_b", "OTHER", None, false),
+        ] {
+            let other = with("b", tool, variable, agent);
+            assert_eq!(own.shares_variable(&other), shares, "{other:?}");
+            assert_eq!(other.shares_variable(&own), shares, "{other:?}");
+        }
+        let without = binding("c", &["*"], "query:key", request);
+        assert!(!without.shares_variable(&own) && !own.shares_variable(&without));
     }
 
     #[test]
@@ -476,7 +603,9 @@ mod tests {
         let request = "GET https://api.example/v1/{id}";
         let mut of_agent = binding("mine", &["t"], "query:b", request);
         of_agent.0.agents = Some([AgentDid::parse("did:a:x").unwrap()].into());
-        let bindings = [binding("api", &["t"], "header:x-key", request), of_agent];
+        let mut api = binding("api", &["t"], "header:x-key", request);
+        api.0.placeholder = Placeholder::new("KEY", SecretName::parse("api").unwrap()).ok();
+        let bindings = [api, of_agent];
         let ceilings = Ceilings { secrets: bindings.map(Arc::new).to_vec(), ..Ceilings::closed() };
         let authority = Authority::for_tests();
         let granted = |claims: Vec<(Layer, Claims)>, agent: &str, tool: &str| {
@@ -484,6 +613,12 @@ mod tests {
             assert!(grant.secrets().is_empty());
             let agent = AgentDid::parse(agent).unwrap();
             let grant = grant.bind_secrets(&ceilings, &agent, &ToolName::parse(tool).unwrap());
+            let variables = grant.placeholders().iter().map(Placeholder::variable).collect::<Vec<_>>();
+            let is_usable = |secret: &GrantedSecret| {
+                secret.binding.name().as_str() == "api" && secret.withheld_by.is_none()
+            };
+            let has_placeholder = grant.secrets().iter().any(is_usable);
+            assert_eq!(variables, if has_placeholder { vec!["KEY"] } else { Vec::new() });
             let of = |secret: &GrantedSecret| (secret.binding.name().to_string(), secret.withheld_by);
             grant.secrets().iter().map(of).collect::<Vec<_>>()
         };

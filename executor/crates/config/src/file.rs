@@ -72,6 +72,7 @@ pub(super) struct Secret {
     pub(super) requests: Vec<String>,
     pub(super) place: String,
     pub(super) scheme: Option<String>,
+    pub(super) placeholder_env: Option<String>,
     #[serde(default = "default_max_uses")]
     pub(super) max_uses: u64,
     #[serde(default = "default_keep_cookies")]

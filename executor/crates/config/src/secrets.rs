@@ -4,8 +4,8 @@ use super::error::{InvalidValueError, invalid};
 use super::values::{check_count, check_seconds};
 use super::{Config, file};
 use a2g_capability::{
-    DeclaredRequest, HostPattern, Rendering, RequestRule, SecretBinding, SecretBindingError, SecretName,
-    SecretParts, SecretPlace, ToolRange,
+    DeclaredRequest, HostPattern, Placeholder, Rendering, RequestRule, SecretBinding, SecretBindingError,
+    SecretName, SecretParts, SecretPlace, ToolRange,
 };
 use a2g_isolate::Isolation;
 use a2g_sandbox::egress::TokenUrl;
@@ -73,6 +73,12 @@ pub(super) fn parse_secrets(
                     other.binding.name()
                 )));
             }
+            if other.binding.shares_variable(&secret.binding) {
+                return Err(at(nth, "secret.placeholder_env")(&format_args!(
+                    "is that of the secret `{}` too, for the same tool and agent: give the two different variables",
+                    other.binding.name()
+                )));
+            }
         }
         secrets.push(secret);
     }
@@ -108,8 +114,10 @@ fn parse_secret(
     }
     let place = SecretPlace::parse(&section.place).map_err(|error| invalid("secret.place")(&error))?;
     let rendering = Rendering::parse(section.scheme.as_deref(), &place);
+    let name = SecretName::parse(&section.name).map_err(|error| invalid("secret.name")(&error))?;
+    let placeholder = section.placeholder_env.map(|variable| Placeholder::new(&variable, name.clone()));
     let parts = SecretParts {
-        name: SecretName::parse(&section.name).map_err(|error| invalid("secret.name")(&error))?,
+        name,
         tools: each("secret.tools", &section.tools, ToolRange::parse)?,
         agents: agents.map(|agents| agents.into_iter().collect()),
         requests: each("secret.requests", &section.requests, rule)?,
@@ -117,6 +125,7 @@ fn parse_secret(
         rendering: rendering.map_err(|error| invalid("secret.scheme")(&error))?,
         max_uses: check_count("secret.max_uses", section.max_uses, 1, MAX_USES)?,
         keeps_cookies: section.keep_cookies,
+        placeholder: placeholder.transpose().map_err(|error| invalid("secret.placeholder_env")(&error))?,
     };
     let binding = SecretBinding::new(parts).map_err(|error| {
         let key = match error {
@@ -124,6 +133,7 @@ fn parse_secret(
             SecretBindingError::Requests | SecretBindingError::Plain(_) => "secret.requests",
             SecretBindingError::Place(_) => "secret.place",
             SecretBindingError::Scheme(_) => "secret.scheme",
+            SecretBindingError::Variable(_) => "secret.placeholder_env",
         };
         invalid(key)(&error)
     })?;
@@ -284,9 +294,15 @@ mod tests {
     #[test]
     fn a_secret_that_cannot_be_kept_is_refused() {
         let other = SECRET.replace("\"github\"", "\"other\"");
+        let elsewhere = other.replace("header:authorization", "query:key");
         for (text, words) in [
             (format!("{NETWORK}{SECRET}{SECRET}"), "`secret.name` is `github` in two tables"),
             (format!("{NETWORK}{SECRET}{other}"), "that the secret `github` may set too"),
+            (
+                format!("{NETWORK}{SECRET}placeholder_env = \"KEY\"\n{elsewhere}placeholder_env = \"KEY\"\n"),
+                "is that of the secret `github` too",
+            ),
+            (format!("{NETWORK}{SECRET}placeholder_env = \"A2G_FOLDERS\"\n"), "`secret.placeholder_env`"),
             (SECRET.to_owned(), "`ceilings.network_allowed` allows none"),
             (
                 format!("{NETWORK}{SECRET}").replace("api.example.com\"]", "other.example\"]"),

@@ -108,7 +108,7 @@ pub use a2g_types::outcome;
 pub use a2g_types::outcome::{AbortReason, End, Outcome};
 pub use a2g_types::tool::Contract;
 
-use a2g_capability::{EngineId, Grant, GrantView, Permit, Roots, Upper};
+use a2g_capability::{EngineId, Grant, GrantView, PLACEHOLDER_BYTES, Permit, Roots, Upper};
 use a2g_types::error_chain::BoxedError;
 use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit};
 use a2g_types::outcome::{GrantedArea, RunMetrics, Usage};
@@ -144,7 +144,7 @@ const OWN_DESCRIPTORS: u64 = 256;
 // a file in one call passes a buffer as large as the file: at 1 MiB, reading 2 MB would fail. Lists of poll
 // subscriptions, which would need a smaller value, have their own limit.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
-/// The only variable of a guest's environment: the names of its folders.
+/// The only variable of a guest's environment besides those with placeholders: the names of its folders.
 // The C library of Python knows them, and tells programs nothing of them.
 const FOLDERS_VARIABLE: &str = "A2G_FOLDERS";
 
@@ -678,6 +678,7 @@ impl Sandbox {
                 if let Some(folders) = folder_names(permit.roots()) {
                     wasi.env(FOLDERS_VARIABLE, folders);
                 }
+                set_placeholders(&mut wasi, grant)?;
             }
             Input::Passthrough { args, env } => {
                 wasi.inherit_stdin()
@@ -764,6 +765,16 @@ impl Sandbox {
             )),
         }
     }
+}
+
+/// Sets the variables with placeholders of secrets, for one store.
+fn set_placeholders(wasi: &mut WasiCtxBuilder, grant: &Grant) -> wasmtime::Result<()> {
+    for placeholder in grant.placeholders() {
+        let mut random = [0; PLACEHOLDER_BYTES];
+        getrandom::fill(&mut random).map_err(wasmtime::Error::msg)?;
+        wasi.env(placeholder.variable(), placeholder.text(random));
+    }
+    Ok(())
 }
 
 /// The names of the granted folders that exist, as a JSON list; `None` if there is none.

@@ -562,6 +562,8 @@ pub struct SecretUse {
     pub kept_cookies: u32,
     /// The number of times that its value was replaced in the answers of the run and in what the guest returned.
     pub redacted: u32,
+    /// The number of requests that were sent with the guest's placeholder of the secret in the URL or in a field.
+    pub placeholders: u32,
 }
 
 /// The effective limits, read back from the live store, and the denials.

@@ -262,6 +262,7 @@ mod tests {
             rendering,
             max_uses: 1,
             keeps_cookies: true,
+            placeholder: None,
         };
         SecretBinding::new(parts).unwrap()
     }

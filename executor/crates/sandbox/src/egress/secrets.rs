@@ -21,6 +21,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use parking_lot::Mutex;
@@ -234,8 +235,15 @@ impl RunSecrets {
     pub(super) fn new(granted: &[GrantedSecret], sent: SentSecrets) -> Self {
         let secret = |granted: &GrantedSecret| {
             let name = granted.binding.name().clone();
-            let used =
-                SecretUse { name, versions: Vec::new(), uses: 0, without: 0, kept_cookies: 0, redacted: 0 };
+            let used = SecretUse {
+                name,
+                versions: Vec::new(),
+                uses: 0,
+                without: 0,
+                kept_cookies: 0,
+                redacted: 0,
+                placeholders: 0,
+            };
             let state = Mutex::new(SecretState { used, cookies: Vec::new() });
             RunSecret { granted: granted.clone(), state }
         };
@@ -269,6 +277,19 @@ impl RunSecrets {
         for secret in self.all.iter().filter(|secret| secret.granted.binding.name().as_str() == name) {
             let redacted = &mut secret.state.lock().used.redacted;
             *redacted = redacted.saturating_add(1);
+        }
+    }
+
+    /// Counts the placeholders in the URL and the fields of a request, as it is sent. They mean nothing.
+    pub(super) fn count_placeholders(&self, request: &Request<Body>) {
+        for secret in &self.all {
+            let Some(placeholder) = secret.granted.binding.placeholder() else { continue };
+            let mut fields = request.headers().values();
+            let path = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+            if placeholder.is_in(path.as_bytes()) || fields.any(|field| placeholder.is_in(field.as_bytes())) {
+                let count = &mut secret.state.lock().used.placeholders;
+                *count = count.saturating_add(1);
+            }
         }
     }
 
@@ -597,7 +618,10 @@ fn parse_index(segment: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use a2g_capability::{DeclaredRequest, Host, RequestRule, SecretBinding, SecretParts, ToolRange};
+    use a2g_capability::{
+        DeclaredRequest, Host, PLACEHOLDER_BYTES, Placeholder, RequestRule, SecretBinding, SecretParts,
+        ToolRange,
+    };
     use serde_json::json;
 
     fn run_with(place: &str, max_uses: u32, withheld_by: Option<Layer>) -> RunSecrets {
@@ -611,6 +635,7 @@ mod tests {
             rendering: Rendering::Plain,
             max_uses,
             keeps_cookies: true,
+            placeholder: Placeholder::new("KEY", SecretName::parse("key").unwrap()).ok(),
         });
         let granted = [GrantedSecret { binding: Arc::new(binding.unwrap()), withheld_by }];
         RunSecrets::new(&granted, SentSecrets::default())
@@ -666,6 +691,28 @@ mod tests {
             assert_eq!(request.uri().to_string(), sent, "{uri}");
         }
         assert_eq!(run.usage()[0].versions, ["v1"]);
+    }
+
+    #[test]
+    fn a_placeholder_is_counted_where_no_value_has_replaced_it() {
+        let run = run_with("query:key", 9, None);
+        let text = run.all[0].granted.binding.placeholder().unwrap().text([7; PLACEHOLDER_BYTES]);
+        let with_field = |value: &str| {
+            let mut request = request("/v1/2");
+            request.headers_mut().insert("x-key", HeaderValue::try_from(value).unwrap());
+            request
+        };
+        for (mut request, counted) in [
+            (request(&format!("/v1/2?key={text}")), 0),
+            (request(&format!("/v1/2?other={text}")), 1),
+            (request(&format!("/v1/{text}")), 2),
+            (with_field(&format!("Bearer {text}")), 3),
+            (with_field(&text[1..]), 3),
+        ] {
+            loaded(&run).set("https://api.example:443", &mut request).unwrap();
+            run.count_placeholders(&request);
+            assert_eq!(run.usage()[0].placeholders, counted, "{request:?}");
+        }
     }
 
     #[test]

@@ -303,6 +303,7 @@ impl NetworkSession {
         let result = timeout_at(deadline, self.connect_target(&target, deadline, slot)).await;
         let (mut sender, connection) = result.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         secrets.set(&subject, &mut request)?;
+        self.secrets.count_placeholders(&request);
         let response = sender.send_request(request);
         let response = match timeouts.first_byte {
             Some(first_byte) => {

@@ -701,6 +701,8 @@ struct SecretUse {
     kept_cookies: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     redacted: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    placeholders: u32,
 }
 
 #[derive(Serialize, Deserialize)]

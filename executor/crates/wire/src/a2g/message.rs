@@ -669,6 +669,9 @@ pub(super) struct SecretUseMessage<'a> {
     /// The number of times that the value was replaced in answers and in what the guest returned; absent if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) redacted: Option<u32>,
+    /// The number of requests with the guest's placeholder of the secret in the URL or in a field; absent for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) placeholders: Option<u32>,
 }
 
 /// A pattern of hosts, paths or requests, with the layer that set it.

@@ -222,7 +222,7 @@ fn set_pattern(Bound { value, layer }: &Bound<String>) -> message::SetPattern<'_
 }
 
 fn secret_use(used: &SecretUse) -> message::SecretUseMessage<'_> {
-    let SecretUse { name, versions, uses, without, kept_cookies, redacted } = used;
+    let SecretUse { name, versions, uses, without, kept_cookies, redacted, placeholders } = used;
     message::SecretUseMessage {
         name: name.as_str(),
         versions,
@@ -230,6 +230,7 @@ fn secret_use(used: &SecretUse) -> message::SecretUseMessage<'_> {
         without: *without,
         kept_cookies: *kept_cookies,
         redacted: (*redacted > 0).then_some(*redacted),
+        placeholders: (*placeholders > 0).then_some(*placeholders),
     }
 }
 

@@ -330,6 +330,7 @@ fn a_network_is_told_with_all_that_came_of_it() {
             without: 1,
             kept_cookies: 0,
             redacted: 3,
+            placeholders: 0,
         }],
         remote_server: Some("https://mcp.example".to_owned()),
     });
