@@ -1081,7 +1081,7 @@ pub(super) enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SecretCommand {
-    /// List each secret with its source and the requests that get it, without its value
+    /// List each secret with its source, age, last use and requests, without its value
     #[command(after_help = "Example:\n  a2g-executor secret list --config executor.toml")]
     List(Setup),
     /// Read each secret as the server does, and print the version of its value
