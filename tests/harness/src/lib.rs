@@ -31,6 +31,7 @@ mod a2e;
 mod binary;
 mod browser;
 pub mod callers;
+mod canary;
 mod catalogue;
 mod collector;
 pub mod console;
@@ -69,6 +70,7 @@ pub use binary::{
 pub use browser::{
     Accessibility, Browser, Cookie, Finding, PageReport, Scheme, Visit, browser_or_skip, rules,
 };
+pub use canary::Canary;
 pub use catalogue::{Catalogue, GATE, Tool, saying, typed};
 pub use collector::{Collector, Span};
 pub use executor::{
