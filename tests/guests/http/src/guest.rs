@@ -30,6 +30,9 @@ struct HostileHttp {
     /// True to say it in an error.
     #[serde(default)]
     fail: bool,
+    /// Variables of the environment, whose values replace `{NAME}` in paths, fields and bodies.
+    #[serde(default)]
+    environment: Vec<String>,
 }
 
 /// One request.
@@ -52,6 +55,9 @@ struct Asked {
     body: Option<String>,
     /// The number of times that the body is sent.
     times: Option<u32>,
+    /// The fields after the body.
+    #[serde(default)]
+    trailers: Vec<(String, String)>,
     /// The time limit for the head of the answer, and between its parts, in milliseconds.
     patience_ms: Option<u64>,
     /// The most bytes of the answer to read; all without one, and none with 0, which keeps it open.
@@ -68,7 +74,16 @@ impl Asked {
     }
 }
 
-fn hostile_http(context: &mut Context, arguments: HostileHttp) -> Result<Value, ToolError> {
+fn hostile_http(context: &mut Context, mut arguments: HostileHttp) -> Result<Value, ToolError> {
+    for name in &arguments.environment {
+        let value = std::env::var(name).unwrap_or_default();
+        for asked in &mut arguments.requests {
+            let fields = asked.fields.iter_mut().map(|(_, text)| text);
+            for text in fields.chain(&mut asked.path).chain(&mut asked.body) {
+                *text = text.replace(&format!("{{{name}}}"), &value);
+            }
+        }
+    }
     if arguments.only_ask {
         return Ok(json!({ "network": a2g_guest_sdk::bindings::a2g::tool::host::network() }));
     }
@@ -152,7 +167,11 @@ fn begin(asked: &Asked) -> Result<FutureIncomingResponse, Value> {
                 }
             }
         }
-        let _finished = OutgoingBody::finish(body, None);
+        let trailers = Fields::new();
+        for (name, value) in &asked.trailers {
+            trailers.append(name, value.as_bytes()).map_err(|_| refused("trailer"))?;
+        }
+        let _finished = OutgoingBody::finish(body, (!asked.trailers.is_empty()).then_some(trailers));
     }
     Ok(begun)
 }

@@ -3,17 +3,27 @@
 //! The ways in which others were broken: a placeholder that is bound to a name and not to a destination, that is
 //! replaced anywhere in a request or in any coding, or that blocks a request where it means nothing; two rules for one
 //! place (`config::secrets::tests`); a request that is silently sent without its secret; cookies as credentials; plain
-//! http. What an answer gives back of the value is in `secrets/answers.rs`.
+//! http. What an answer gives back of the value is in `secrets/answers.rs`, and further ways are in `secrets/ways.rs`.
+//!
+//! Every test that starts an executor by [`start`] also searches for the value in all that the executor leaves behind.
 
 mod answers;
+mod memory;
+mod oauth;
+mod rotation;
+mod ways;
 
 use super::bench::{Bench, Call, Report};
 use super::peer::{self, Peer, read_request};
-use harness::{Listener, Options, Tool, expect_blocked, guest, tls_config};
+use harness::{
+    Canary, Catalogue, Executor, FakeGovernor, Listener, Options, Reply, Tool, approved, expect_blocked,
+    guest, intent, result, tls_config, verdict,
+};
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -27,6 +37,8 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 struct Api {
     listener: Listener,
     requests: Arc<Mutex<Vec<String>>>,
+    /// The requests of the connections that have ended, each with what has arrived after it.
+    ended: Arc<Mutex<Vec<(String, String)>>>,
     folder: TempDir,
 }
 
@@ -36,11 +48,18 @@ impl Api {
         Self::serving(move |_, stream| stream.write_all(answer.as_bytes()))
     }
 
+    /// Answers each request with what is made of it.
+    fn with(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        Self::serving(move |request, stream| stream.write_all(answer(request).as_bytes()))
+    }
+
     /// Answers each request by this function.
     fn serving(answer: impl Fn(&str, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static) -> Self {
         let (config, certificate) = tls_config(&["web.test", "other.test"]);
         let requests = Arc::<Mutex<Vec<String>>>::default();
+        let ended = Arc::<Mutex<Vec<(String, String)>>>::default();
         let seen = Arc::clone(&requests);
+        let kept = Arc::clone(&ended);
         let listener = Listener::start(move |stream| {
             let server = rustls::ServerConnection::new(Arc::clone(&config)).expect("a connection");
             let mut tls = rustls::StreamOwned::new(server, stream);
@@ -50,11 +69,16 @@ impl Api {
                 let _gone = answer(&request, &mut tls);
                 tls.conn.send_close_notify();
                 let _gone = tls.flush();
+                // The client may still send, and closes the connection once it has the answer.
+                let mut more = Vec::new();
+                let _waits_no_longer = tls.sock.set_read_timeout(Some(Duration::from_millis(300)));
+                let _gone = tls.read_to_end(&mut more);
+                kept.lock().unwrap().push((request, String::from_utf8_lossy(&more).into_owned()));
             }
         });
         let folder = tempfile::tempdir().expect("a temp folder");
         std::fs::write(folder.path().join("ca.pem"), certificate).expect("a file");
-        let api = Self { listener, requests, folder };
+        let api = Self { listener, requests, ended, folder };
         api.write(CANARY, 0o600);
         api
     }
@@ -105,14 +129,84 @@ impl Api {
             .set("secret", json!([self.secret(changes)]))
     }
 
-    fn bench(&self, changes: &Value) -> Bench {
-        Bench::start_tools(self.options(&[], changes), [tool()])
+    fn bench(&self, changes: &Value) -> Searched {
+        start(self.options(&[], changes), [tool()])
     }
 
     /// The requests that have arrived since the last look.
     fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut *self.requests.lock().unwrap())
     }
+}
+
+/// An executor that must have left the value nowhere at its end.
+struct Searched(Bench);
+
+impl Deref for Searched {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.0
+    }
+}
+
+impl Drop for Searched {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let canary = Canary::new(CANARY);
+            canary.assert_left_nowhere_by(&self.executor);
+            canary.assert_not_in("a report", self.books.text().as_bytes());
+            canary.assert_in_no_file_of(&self.catalogue.folder());
+        }
+    }
+}
+
+fn start(options: Options, tools: impl IntoIterator<Item = Tool>) -> Searched {
+    Searched(Bench::start_tools(options, tools))
+}
+
+/// An executor without the checks of a bench, which must have left the value nowhere at its end either. Its governor
+/// approves every call, with a network.
+struct Served {
+    executor: Executor,
+    _governor: FakeGovernor,
+    _catalogue: Catalogue,
+}
+
+impl Served {
+    fn start(options: Options, tools: impl IntoIterator<Item = Tool>) -> Self {
+        let catalogue = tools.into_iter().fold(Catalogue::empty(), Catalogue::add);
+        let governor = FakeGovernor::deciding(|call| {
+            Reply::Result(verdict(call["intent_id"].as_str().expect("an id"), &with_network()))
+        });
+        let executor = Executor::start(options.catalogue(&catalogue).governor(&governor.url()));
+        Self { executor, _governor: governor, _catalogue: catalogue }
+    }
+
+    /// The report of a call of the tool, which has to succeed.
+    fn run(&self, arguments: Value) -> Value {
+        self.send(&approved(intent(TOOL, arguments), &with_network()))
+    }
+
+    fn send(&self, call: &Value) -> Value {
+        let answer = self.executor.rpc("a2g/execute", call);
+        let report = result(&answer);
+        assert_eq!(report["status"], "SUCCESS", "{answer}");
+        report.clone()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            Canary::new(CANARY).assert_left_nowhere_by(&self.executor);
+        }
+    }
+}
+
+/// A manifest with a network.
+fn with_network() -> Value {
+    json!({ "network_allowed": true, "timeout_seconds": 60 })
 }
 
 fn tool() -> Tool {
@@ -136,22 +230,14 @@ fn answer(report: &Report, number: usize) -> &Value {
 
 /// Checks that no file of the executor and nothing that it says of a run has the value.
 fn assert_nowhere(bench: &Bench, report: &Report) {
-    assert!(!format!("{report:?}").contains(CANARY), "{report:?}");
-    assert_no_file_has_it(&bench.executor.home().folder());
-    assert_no_file_has_it(&bench.catalogue.folder());
+    let canary = Canary::new(CANARY);
+    canary.assert_not_in("a report", format!("{report:?}").as_bytes());
+    canary.assert_in_no_file_of(&bench.executor.home().folder());
 }
 
-fn assert_no_file_has_it(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(kind) = entry.file_type() else { continue };
-        if kind.is_dir() {
-            assert_no_file_has_it(&entry.path());
-        } else if kind.is_file() {
-            let content = std::fs::read(entry.path()).unwrap_or_default();
-            let has_it = content.windows(CANARY.len()).any(|part| part == CANARY.as_bytes());
-            assert!(!has_it, "{} has the value", entry.path().display());
-        }
-    }
+/// Waits until a change of a source is noticed: a value is remembered for a second.
+fn wait_for_a_change() {
+    std::thread::sleep(Duration::from_millis(1200));
 }
 
 #[test]
@@ -160,7 +246,7 @@ fn a_value_goes_only_to_its_destination_whatever_names_it() {
     let stranger = Api::answering(OK);
     let options = api.options(&[], &json!({}));
     let lifted = json!([api.listener.address.to_string(), stranger.listener.address.to_string()]);
-    let bench = Bench::start_tools(options.set("network.allowed_addresses", lifted), [tool()]);
+    let bench = start(options.set("network.allowed_addresses", lifted), [tool()]);
     let web = api.at("web.test");
     let named = json!([["authorization", "Bearer {{key}}"], ["x-secret", "key"]]);
     let mut others = vec![
@@ -261,7 +347,7 @@ fn a_value_is_set_in_a_parameter_and_in_a_document() {
 fn a_request_that_needs_a_secret_is_refused_without_it() {
     let api = Api::answering(OK);
     let web = Peer::page("plain");
-    let bench = Bench::start_tools(api.options(&[&web], &json!({ "max_uses": 2 })), [tool()]);
+    let bench = start(api.options(&[&web], &json!({ "max_uses": 2 })), [tool()]);
     let fitting = get(&api.at("web.test"), "/v1/1");
     let refused = |call: Call<'_>, reason: &str| {
         let report = call.send().success();
@@ -282,14 +368,13 @@ fn a_request_that_needs_a_secret_is_refused_without_it() {
     let report = refused(send(&bench, &four), "secret_uses");
     assert_eq!((report.denied()[0].2, api.take_requests().len()), (2, 2), "{report:?}");
 
-    // A value is remembered for a second.
     for (value, mode) in [(CANARY, 0o644), ("short", 0o600)] {
         api.write(value, mode);
-        std::thread::sleep(Duration::from_millis(1200));
+        wait_for_a_change();
         refused(one(), "secret_unavailable");
     }
     std::fs::remove_file(api.secret_file()).expect("a file");
-    std::thread::sleep(Duration::from_millis(1200));
+    wait_for_a_change();
     let report = refused(one(), "secret_unavailable");
     assert_eq!(api.take_requests(), Vec::<String>::new());
     assert_nowhere(&bench, &report);
@@ -299,20 +384,20 @@ fn a_request_that_needs_a_secret_is_refused_without_it() {
 fn a_tool_that_declares_a_secret_does_not_run_without_it() {
     let api = Api::answering(OK);
     let declaring = || tool().secrets(&["key"]);
-    let bench = Bench::start_tools(api.options(&[], &json!({})), [declaring()]);
+    let bench = start(api.options(&[], &json!({})), [declaring()]);
     let fitting = [get(&api.at("web.test"), "/v1/1")];
     send(&bench, &fitting).send().success();
     let withheld = send(&bench, &fitting).condition("no_secrets").send();
     let message = expect_blocked(&withheld.response, "secret_missing");
     assert!(message.contains("`key`") && message.contains("a condition of the verdict"), "{message}");
     std::fs::remove_file(api.secret_file()).expect("a file");
-    std::thread::sleep(Duration::from_millis(1200));
+    wait_for_a_change();
     let missing = send(&bench, &fitting).send();
     let message = expect_blocked(&missing.response, "secret_missing");
     assert!(message.contains("`key`") && message.contains("secret check"), "{message}");
     assert_eq!(api.take_requests().len(), 1);
 
-    let bench = Bench::start_tools(api.options(&[], &json!({ "tools": ["another"] })), [declaring()]);
+    let bench = start(api.options(&[], &json!({ "tools": ["another"] })), [declaring()]);
     let unbound = send(&bench, &fitting).send();
     let message = expect_blocked(&unbound.response, "secret_missing");
     assert!(message.contains("no `[[secret]]`"), "{message}");
@@ -337,7 +422,7 @@ fn a_value_that_changes_is_used_without_a_restart() {
     let mut versions = Vec::new();
     for value in [CANARY, "another-value-of-the-secret"] {
         api.write(value, 0o600);
-        std::thread::sleep(Duration::from_millis(1200));
+        wait_for_a_change();
         let report = send(&bench, &[get(&api.at("web.test"), "/v1/1")]).send().success();
         assert!(api.take_requests().remove(0).contains(value), "{report:?}");
         versions.push(report.0["usage"]["secrets"][0]["versions"][0].clone());
@@ -370,7 +455,7 @@ fn cookies_stay_in_the_server() {
 fn a_request_that_waits_has_the_value_only_when_it_is_sent() {
     let api = Api::answering(OK);
     let options = api.options(&[], &json!({})).set("ceilings.held_requests", 4);
-    let bench = Bench::start_tools(options, [tool()]);
+    let bench = start(options, [tool()]);
     let post = || {
         let mut request = get(&api.at("web.test"), "/v1/1");
         request["method"] = json!("POST");
@@ -383,7 +468,7 @@ fn a_request_that_waits_has_the_value_only_when_it_is_sent() {
     assert!(fields.to_string().contains("secret key in header:authorization"), "{fields}");
     assert_nowhere(&bench, &run);
     api.write("the-value-of-the-commit", 0o600);
-    std::thread::sleep(Duration::from_millis(1200));
+    wait_for_a_change();
     bench.decide("a2g/commit", &run);
     let request = api.take_requests().remove(0);
     assert!(request.contains("\r\nauthorization: Bearer the-value-of-the-commit\r\n"), "{request}");

@@ -168,6 +168,11 @@ impl ReportAccounting {
         reports.iter().filter(|report| report["intent_id"] == intent).cloned().collect()
     }
 
+    /// All reports that have arrived so far, as text.
+    pub(super) fn text(&self) -> String {
+        self.reports.lock().unwrap().iter().map(Value::to_string).collect()
+    }
+
     /// Notes what the caller of an intent was answered. Only what was accepted is answered with a report.
     pub(super) fn note(&self, intent: String, response: &Value) {
         let report = response.get("result").or_else(|| response["error"]["data"].get("report"));
