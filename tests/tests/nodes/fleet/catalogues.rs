@@ -88,6 +88,43 @@ fn a_call_that_cannot_run_elsewhere_is_refused_with_the_reason() {
     assert_eq!(full.file("a"), None);
 }
 
+/// The value of a secret is at the node that has it, and goes to no other one.
+#[test]
+fn a_call_that_needs_a_secret_runs_only_at_a_node_that_has_it() {
+    let Some(fleet) = Fleet::start() else { return };
+    let needing =
+        |tool: &str, secret: &str| Tool::command(tool, &saying(1, "{}", 0)).network().secrets(&[secret]);
+    let catalogue = Catalogue::empty().add(needing("keyed", "key")).add(needing("other_keyed", "other"));
+    let secret = json!([{
+        "name": "key",
+        "file": fleet.key_file("api.key", "the-value-of-the-secret"),
+        "tools": ["keyed"],
+        "requests": ["GET https://api.example.com/**"],
+        "place": "header:authorization",
+    }]);
+    let options = fleet
+        .options("full")
+        .catalogue(&catalogue)
+        .set("executor.isolation", "process")
+        .set("ceilings.network_allowed", true)
+        .set("network.allowed_domains", json!(["api.example.com"]))
+        .set("secret", secret);
+    let full = Executor::start(options);
+    let empty = Catalogue::empty();
+    let bare = Executor::start(fleet.options("bare").catalogue(&empty));
+    let call = |tool: &str| {
+        let grant = json!({ "network_allowed": true, "timeout_seconds": 30 });
+        bare.rpc("a2g/execute", &approved(intent(tool, json!({})), &grant))
+    };
+    let ran = call("keyed");
+    assert_eq!(result(&ran)["status"], "SUCCESS", "{ran}");
+    let refused = call("other_keyed");
+    let message = expect_blocked(&refused, "secret_missing");
+    assert!(message.contains("`other`"), "{message}");
+    let runs = full.home().list_journal(&[]);
+    assert_eq!(runs.len(), 1, "only the one that has its secret ran: {runs:?}");
+}
+
 #[test]
 fn a_node_that_takes_no_calls_is_not_waited_for() {
     let Some(fleet) = Fleet::start() else { return };
