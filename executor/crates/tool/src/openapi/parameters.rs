@@ -296,7 +296,8 @@ fn read_body<'a>(
         media.iter().find(|(name, _)| is_concrete(name) && form(name.as_str()))
     };
     let Some(&(name, media)) = forms.iter().find_map(find) else {
-        if is_required && !media.is_empty() {
+        let is_needed = is_required || ["PATCH", "POST", "PUT"].contains(&operation.method);
+        if is_needed && !media.is_empty() {
             let names = media.iter().map(|(name, _)| excerpt(name)).collect::<Vec<_>>().join(", ");
             bail!("its body is {names}, and only JSON, forms and texts are sent");
         }
