@@ -129,7 +129,7 @@ impl Operation<'_> {
     /// If there is no such server, or no request with this path can be declared.
     pub(crate) fn route(&self, document: &Document, server: Option<&str>) -> anyhow::Result<Route> {
         let named = self.inherited_list(document, "servers").first().map(server_url).transpose()?;
-        let text = match (server, &named) {
+        let text: &str = match (server, &named) {
             (Some(server), _) => server,
             (None, Some(named)) => named,
             (None, None) => "/",

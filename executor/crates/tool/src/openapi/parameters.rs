@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 /// The argument with the body.
-pub(super) const BODY: &str = "body";
+const BODY: &str = "body";
 /// The argument with the number of pages.
-pub(super) const MAX_PAGES: &str = "max_pages";
+const MAX_PAGES: &str = "max_pages";
 /// The maximum length of an argument's name, which clients of models accept.
 const MAX_NAME_CHARS: usize = 64;
 /// The maximum length of an argument's description, in characters.
@@ -153,11 +153,6 @@ impl<'a> Arguments<'a> {
             argument.parameter.place == Place::Query && argument.parameter.name == name
         };
         self.all.iter().find(is_it).map(|argument| argument.parameter.argument.as_str())
-    }
-
-    /// `true` if an argument has this name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.all.iter().any(|argument| argument.parameter.argument == name)
     }
 
     /// The arguments that the examples of the document give: those that are required, and no body that is not. `None`

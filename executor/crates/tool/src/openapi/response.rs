@@ -2,7 +2,7 @@
 
 use super::document::{Document, list_member, object_member, text_member};
 use super::operation::Operation;
-use super::parameters::{Arguments, MAX_PAGES, find_example};
+use super::parameters::{Arguments, find_example};
 use super::schema::Converter;
 use super::settings::{Pagination, is_json};
 use serde_json::{Map, Value, json};
@@ -112,7 +112,7 @@ impl<'a> Responses<'a> {
         operation: &Operation<'_>,
         arguments: &Arguments<'_>,
     ) -> Option<Pagination> {
-        if operation.method != "GET" || arguments.has(MAX_PAGES) {
+        if operation.method != "GET" {
             return None;
         }
         if self.has_links {

@@ -177,17 +177,14 @@ impl<'a> Converter<'a> {
     /// Adds the definitions of the schemas that contain themselves.
     fn add_definitions(&mut self, schema: &mut Value) -> anyhow::Result<()> {
         let mut definitions = Map::new();
-        // A definition may refer to further ones.
-        while let Some((reference, name)) = self
-            .recursive
-            .iter()
-            .find(|(_, name)| !definitions.contains_key(*name))
-            .map(|(reference, name)| (*reference, name.clone()))
-        {
-            let level = Level { depth: 0, is_combined: false };
+        loop {
+            // A definition may refer to further ones.
+            let mut missing = self.recursive.iter().filter(|(_, name)| !definitions.contains_key(*name));
+            let next = missing.next().map(|(reference, name)| (*reference, name.clone()));
+            let Some((reference, name)) = next else { break };
             self.open = vec![(reference, 0)];
             let target = self.document.target(reference)?;
-            let definition = self.convert(target, level)?;
+            let definition = self.convert(target, Level { depth: 0, is_combined: false })?;
             definitions.insert(name, definition);
         }
         if !definitions.is_empty() {
@@ -254,17 +251,11 @@ impl<'a> Converter<'a> {
         self.open.push((reference, level.depth));
         let converted = self.convert(target, level);
         self.open.pop();
-        let out = converted?;
         let has_description = self.document.version == Version::V31 && schema.get("description").is_some();
-        match out {
-            Value::Object(out) if has_description => Ok(described(schema, out)),
-            out @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_)) => Ok(out),
-        }
+        Ok(match (converted?, has_description) {
+            (Value::Object(out), true) => described(schema, out),
+            (out, _) => out,
+        })
     }
 
     /// The name of the definition of a reference that contains itself.
