@@ -137,11 +137,10 @@ fn merge_json(all: Value, page: Value) -> Value {
         }
         (Value::Object(mut all), Value::Object(page)) => {
             for (name, value) in page {
-                match (all.get_mut(&name), value) {
-                    (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
-                    (_, value) => {
-                        all.insert(name, value);
-                    }
+                if let (Some(Value::Array(list)), Value::Array(more)) = (all.get_mut(&name), &value) {
+                    list.extend(more.iter().cloned());
+                } else {
+                    all.insert(name, value);
                 }
             }
             Value::Object(all)
