@@ -72,7 +72,7 @@ pub(crate) fn call(
     let body = write_body(settings, &arguments)?;
     let operation = Operation { ctx, settings, method, fields, body };
     let mut response = operation.fetch(&first_url)?;
-    let mut result = json!({ "status": response.status() });
+    let mut members = Map::from_iter([("status".to_owned(), response.status().into())]);
     let mut merged = Content::Nothing;
     let mut pages = 0_u64;
     let next = loop {
@@ -91,15 +91,15 @@ pub(crate) fn call(
         }
     };
     match merged {
-        Content::Nothing => {}
-        Content::Json(value) => result["body"] = value,
-        Content::Artifact(artifact) => result["artifact"] = artifact,
-    }
+        Content::Nothing => None,
+        Content::Json(value) => members.insert("body".to_owned(), value),
+        Content::Artifact(artifact) => members.insert("artifact".to_owned(), artifact),
+    };
     if settings.pagination.is_some() {
-        result["pages"] = pages.into();
-        result["has_more"] = next.is_some().into();
+        members.insert("pages".to_owned(), pages.into());
+        members.insert("has_more".to_owned(), next.is_some().into());
     }
-    Ok(result)
+    Ok(Value::Object(members))
 }
 
 fn invalid(message: String) -> ToolError {
@@ -207,16 +207,16 @@ impl Operation<'_> {
             Some(start) => String::from_utf8_lossy(start).into(),
             None => response.json().unwrap_or_else(|_| String::from_utf8_lossy(response.body()).into()),
         };
-        let mut detail = json!({ "status": status, "body": body });
+        let mut detail = Map::from_iter([("status".to_owned(), status.into()), ("body".to_owned(), body)]);
         for name in ["location", "retry-after"] {
             if let Some(value) = response.header(name) {
-                detail[name] = value.into();
+                detail.insert(name.to_owned(), value.into());
             }
         }
         let hint = if (300..400).contains(&status) { ": redirects are not followed" } else { "" };
         let path = response.url().path();
         let message = format!("the server answered {status} to {} {path}{hint}", self.method);
-        ToolError::new(format!("http_{status}"), message).with_detail(detail)
+        ToolError::new(format!("http_{status}"), message).with_detail(Value::Object(detail))
     }
 
     /// The URL of the page after this one. A link to another operation is no further page.

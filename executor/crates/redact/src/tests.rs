@@ -175,7 +175,8 @@ fn join(pieces: &[Piece], forms: &[Vec<Vec<u8>>]) -> Vec<u8> {
         match piece {
             Piece::Other(bytes) => text.extend(bytes),
             Piece::Form { secret, form, from, to } => {
-                let whole = form.get(secret.get(forms));
+                let of_secret: &Vec<Vec<u8>> = secret.get(forms);
+                let whole = form.get(of_secret);
                 let end = to.index(4 * whole.len()).min(whole.len());
                 text.extend(whole.get(*from..end).unwrap_or(whole));
             }

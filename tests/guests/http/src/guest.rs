@@ -74,6 +74,7 @@ impl Asked {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "a guest reads placeholders in its own environment")]
 fn hostile_http(context: &mut Context, mut arguments: HostileHttp) -> Result<Value, ToolError> {
     for name in &arguments.environment {
         let value = std::env::var(name).unwrap_or_default();

@@ -4,6 +4,7 @@ use super::{cut, protocol_error};
 use a2g_guest_sdk::prelude::*;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use serde_json::Map;
 use std::collections::BTreeSet;
 
 /// Maximum length of the text of a failure, in characters.
@@ -170,17 +171,17 @@ impl Content {
     }
 
     fn to_value(&self, text: String, structured: Option<Value>) -> Value {
-        let mut value = json!({ "text": text });
+        let mut members = Map::from_iter([("text".to_owned(), text.into())]);
         if let Some(structured) = structured {
-            value["structured"] = structured;
+            members.insert("structured".to_owned(), structured);
         }
         if !self.artifacts.is_empty() {
-            value["artifacts"] = json!(self.artifacts);
+            members.insert("artifacts".to_owned(), json!(self.artifacts));
         }
         if !self.links.is_empty() {
-            value["links"] = json!(self.links);
+            members.insert("links".to_owned(), json!(self.links));
         }
-        value
+        Value::Object(members)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{cut, protocol_error, read_error};
 use a2g_guest_sdk::http::ResponseStream;
 use a2g_guest_sdk::prelude::*;
+use serde_json::Map;
 use std::collections::VecDeque;
 
 /// Maximum length of the message of an error, in characters.
@@ -72,11 +73,11 @@ impl RpcError {
             ),
             _ => ("server_error", "the server refuses the call"),
         };
-        let mut detail = json!({ "code": code });
+        let mut detail = Map::from_iter([("code".to_owned(), json!(code))]);
         if !data.is_null() && data.to_string().len() <= MAX_DATA_BYTES {
-            detail["data"] = data;
+            detail.insert("data".to_owned(), data);
         }
-        ToolError::new(name, format!("{what}: {message} (code {code})")).with_detail(detail)
+        ToolError::new(name, format!("{what}: {message} (code {code})")).with_detail(Value::Object(detail))
     }
 }
 

@@ -6,7 +6,7 @@ use super::secrets::RunSecrets;
 use super::session::NetworkSession;
 use super::webhook::WebhookUrl;
 use super::{Egress, EgressSettings, NetworkBackend as _, Timeouts};
-use a2g_capability::{HostPattern, Reach};
+use a2g_capability::Reach;
 use a2g_types::ident::AgentDid;
 use a2g_types::limit::{FileEffects, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
