@@ -125,8 +125,10 @@ const NEEDS: [Need; 6] = [
             "languages",
             "listing",
             "mcp_conformance",
+            "openapi",
             "python_packages",
             "registry",
+            "remote_mcp",
         ],
         install: setup::prepare_clients,
     },
@@ -200,7 +202,7 @@ impl Selection {
     fn prepare(&self, workspace: &Workspace) -> Result<GuestCompilers> {
         let guests = self.install(workspace)?;
         tools::build(workspace, &guests)?;
-        if self.has_module("mcp_conformance") {
+        if self.has_module("mcp_conformance") || self.has_module("remote_mcp") {
             tools::build_conformance_guests(workspace, &guests)?;
         }
         if guests.has_wasip2 && self.has_wasip2() {

@@ -3,7 +3,7 @@
 mod documents;
 
 use harness::*;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{Read, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -270,6 +270,16 @@ impl Api {
         });
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("ca.pem"), certificate).expect("a file");
+        let origin = format!("https://web.test:{}", listener.address.port());
+        let tools =
+            ["shop_list_items", "shop_add_item", "shop_get_item", "shop_get_photo", "shop_delete_items_id"];
+        let allowed = tools.map(|tool| (tool.to_owned(), json!({ "allowed": true })));
+        let capabilities = json!({
+            "resources": { "max_memory_mb": 128, "max_cpu_percent": 100 },
+            "tools": Map::from_iter(allowed), "network": { "allowed_domains": [origin] },
+        });
+        let policy = json!({ "agent_did": "*", "version": "1", "capabilities": capabilities });
+        std::fs::write(folder.path().join("policy.json"), policy.to_string()).expect("a file");
         let secret = folder.path().join("secret");
         std::fs::write(&secret, CANARY).expect("a file");
         std::fs::set_permissions(secret, std::fs::Permissions::from_mode(0o600)).expect("a mode");
@@ -355,8 +365,11 @@ fn add_shop(author: &Author, api: &Api, home: &Home, names: &[&str], code: i32) 
 }
 
 /// The report of a run.
-fn run_tool(home: &Home, tool: &str, arguments: &Value) -> Value {
-    let output = home.run(&["run", tool, "--json", "--arguments", &arguments.to_string()]);
+fn run_tool(api: &Api, home: &Home, tool: &str, arguments: &Value) -> Value {
+    let policy = api.folder.path().join("policy.json");
+    let policy = policy.to_str().expect("UTF-8");
+    let output =
+        home.run(&["run", tool, "--json", "--arguments", &arguments.to_string(), "--policy", policy]);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
@@ -369,7 +382,7 @@ fn a_tool_sends_its_request_with_its_key_and_reads_the_answer() {
     let names = ["shop_list_items", "shop_add_item", "shop_get_item", "shop_get_photo"];
     add_shop(&author, &api, &home, &names, 0);
 
-    let report = run_tool(&home, "shop_get_item", &json!({ "id": "chair" }));
+    let report = run_tool(&api, &home, "shop_get_item", &json!({ "id": "chair" }));
     assert_eq!(report["result"], json!({ "status": 200, "body": { "id": "chair", "price": 1 } }), "{report}");
     assert_eq!(report["usage"]["secrets"][0]["uses"], 1, "{report}");
     assert!(!report.to_string().contains(CANARY), "{report}");
@@ -377,18 +390,18 @@ fn a_tool_sends_its_request_with_its_key_and_reads_the_answer() {
     assert!(request.starts_with("GET /v1/items/chair HTTP/1.1\r\n"), "{request}");
     assert!(request.contains(&format!("\r\nauthorization: Bearer {CANARY}\r\n")), "{request}");
 
-    let report = run_tool(&home, "shop_list_items", &json!({ "tag": ["x", "y"], "max_pages": 3 }));
+    let report = run_tool(&api, &home, "shop_list_items", &json!({ "tag": ["x", "y"], "max_pages": 3 }));
     let items = json!([{ "id": "a", "price": 1 }, { "id": "b", "price": 2 }]);
     let expected = json!({ "status": 200, "body": items, "pages": 2, "has_more": false });
     assert_eq!(report["result"], expected, "{report}");
     assert_eq!(api.take_requests().len(), 2);
 
-    let report = run_tool(&home, "shop_add_item", &json!({ "body": { "name": "new", "note": null } }));
+    let report = run_tool(&api, &home, "shop_add_item", &json!({ "body": { "name": "new", "note": null } }));
     assert_eq!(report["result"]["status"], 201, "{report}");
     let request = api.take_requests().remove(0);
     assert!(request.ends_with("\r\n\r\n{\"name\":\"new\",\"note\":null}"), "{request}");
 
-    let report = run_tool(&home, "shop_get_photo", &json!({ "id": "chair" }));
+    let report = run_tool(&api, &home, "shop_get_photo", &json!({ "id": "chair" }));
     let artifact = json!({ "name": "photo", "media_type": "image/png", "bytes": 7 });
     assert_eq!(report["result"], json!({ "status": 200, "artifact": artifact }), "{report}");
     assert_eq!(report["artifacts"].as_array().map(Vec::len), Some(1), "{report}");
@@ -404,12 +417,12 @@ fn a_tool_sends_its_request_with_its_key_and_reads_the_answer() {
         ("..", json!("invalid_arguments"), 0),
         ("chair%2f..", json!("invalid_arguments"), 0),
     ] {
-        let report = run_tool(&home, "shop_get_item", &json!({ "id": id }));
-        assert_eq!(report["status"], "FAILED", "{report}");
+        let report = run_tool(&api, &home, "shop_get_item", &json!({ "id": id }));
+        assert_eq!(report["status"], "FAILURE", "{report}");
         assert_eq!(report["tool_error"]["code"], code, "{report}");
         assert_eq!(api.take_requests().len(), sent, "{id}");
     }
-    let report = run_tool(&home, "shop_get_item", &json!({ "id": "gone" }));
+    let report = run_tool(&api, &home, "shop_get_item", &json!({ "id": "gone" }));
     assert_eq!(report["tool_error"]["detail"]["body"], json!({ "why": "gone" }), "{report}");
     let refused =
         home.run(&["run", "shop_get_item", "--json", "--arguments", r#"{"id":"chair","host":"x"}"#]);
@@ -444,7 +457,7 @@ fn a_request_to_another_path_method_or_host_is_impossible() {
         let shown = said(&home.run(&["tool", "approve", "shop_get_item"]), 3);
         let digest = shown.split("--digest ").nth(1).and_then(|rest| rest.split_whitespace().next());
         said(&home.run(&["tool", "approve", "shop_get_item", "--digest", digest.expect("a digest")]), 0);
-        let report = run_tool(&home, "shop_get_item", &json!({ "id": "chair" }));
+        let report = run_tool(&api, &home, "shop_get_item", &json!({ "id": "chair" }));
         assert_eq!(report["tool_error"]["code"], "network_denied", "{to}: {report}");
         assert_eq!((api.take_requests().len(), other.take_requests().len()), (0, 0), "{to}");
     }
@@ -468,7 +481,7 @@ fn a_changed_document_waits_for_approval() {
     for line in ["-       \"style\": \"simple\"", "+       \"style\": \"label\""] {
         assert!(shown.contains(line), "{shown}");
     }
-    let report = run_tool(&home, "shop_get_item", &json!({ "id": "chair" }));
+    let report = run_tool(&api, &home, "shop_get_item", &json!({ "id": "chair" }));
     assert_eq!(report["result"]["status"], 200, "the accepted one still runs: {report}");
     author.edit("shop.yaml", "price: { type: number }", "price: { type: string }");
     let waiting = add_shop(&author, &api, &home, &item, 3);

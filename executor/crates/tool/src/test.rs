@@ -143,9 +143,14 @@ fn open_replay(
     Ok(Arc::new(egress.with_answers(Arc::<Replay>::clone(replay))))
 }
 
-/// The operator's part of a grant: the workspace. Everything else is up to the tool's declarations.
+/// The operator's part of a grant: the workspace, and the network, which is off or consists of recorded answers.
+/// Everything else is up to the tool's declarations.
 fn limits() -> Manifest {
-    Manifest { filesystem_scope: vec![format!("{WORKSPACE}/**")], ..Manifest::default() }
+    Manifest {
+        filesystem_scope: vec![format!("{WORKSPACE}/**")],
+        network_allowed: Some(true),
+        ..Manifest::default()
+    }
 }
 
 /// The executor of the examples, and their folder.

@@ -121,8 +121,7 @@ fn declaration(method: &str, server: &str, path: &str) -> String {
 
 fn check_document(path: &Path, name: &str, refused: usize) {
     let document = read(path);
-    let mut expected = BTreeSet::new();
-    let mut needs_server = false;
+    let mut operations = Vec::new();
     for (route, item) in document["paths"].as_object().expect("paths") {
         let item = match item["$ref"].as_str() {
             Some(reference) => document.pointer(&reference[1..]).expect("a path"),
@@ -130,12 +129,15 @@ fn check_document(path: &Path, name: &str, refused: usize) {
         };
         for method in ["get", "put", "post", "delete", "options", "head", "patch"] {
             let Some(operation) = item.get(method) else { continue };
-            let named = server([operation, item, &document]);
-            needs_server |= !named.starts_with("http");
-            let base = if named.starts_with("http") { named } else { SERVER.to_owned() };
-            expected.insert(declaration(method, &base, route));
+            operations.push((method, server([operation, item, &document]), route));
         }
     }
+    // `--server` replaces every server of a document.
+    let needs_server = operations.iter().any(|(_, server, _)| !server.starts_with("http"));
+    let declare = |(method, server, route): &(&str, String, &String)| {
+        declaration(method, if needs_server { SERVER } else { server }, route)
+    };
+    let expected = operations.iter().map(declare).collect::<BTreeSet<_>>();
     let author = Author::new();
     let file = path.to_str().expect("UTF-8");
     let listed = said(&author.run_in_columns(&["tool", "new", "x", "--openapi", file], "1000"), 0);
