@@ -141,7 +141,8 @@ fn first_request(manifest: &ToolManifest) -> String {
     manifest.capabilities.requests.iter().map(ToString::to_string).collect()
 }
 
-/// Prints the secrets that the tools need, and the commands that add the tools.
+/// Prints the commands that add the tools, and then the secrets that the tools need: a configuration with a secret whose
+/// host is not allowed yet is refused, also by these commands.
 fn show_next(prefix: &str, made: &[MadeTool]) {
     let mut secrets = BTreeMap::<&Binding, BTreeSet<String>>::new();
     for MadeTool { manifest, bindings, .. } in made {
@@ -150,22 +151,7 @@ fn show_next(prefix: &str, made: &[MadeTool]) {
             secrets.entry(binding).or_default().extend(requests);
         }
     }
-    if !secrets.is_empty() {
-        say("Their key stays in the executor. Its configuration says where it goes:");
-    }
-    for (binding, requests) in &secrets {
-        print(format_args!("\n{}", secret_block(binding, prefix, requests).trim_end()));
-    }
-    let names = secrets.keys().map(|binding| &binding.name).collect::<BTreeSet<_>>();
-    if names.len() < secrets.len() {
-        say(
-            "Two of these have one name and different places: give the tools of each a secret of its own (`--secret`).",
-        );
-    }
-    if !secrets.is_empty() && made.iter().any(|tool| tool.origin.starts_with("http://")) {
-        say("A secret is sent over https only: name such a server with `--server https://HOST`.");
-    }
-    say("\nRead their `tool.toml`, whose texts are the document's, and then:");
+    say("Read their `tool.toml`, whose texts are the document's, and then:");
     for MadeTool { manifest, origin, .. } in made.iter().take(MAX_SHOWN) {
         let name = &manifest.name;
         if !manifest.examples.is_empty() {
@@ -178,6 +164,23 @@ fn show_next(prefix: &str, made: &[MadeTool]) {
     }
     if made.len() > MAX_SHOWN {
         print(format_args!("  … and so on for {} more", made.len() - MAX_SHOWN));
+    }
+    if !secrets.is_empty() {
+        say(
+            "\nTheir key stays in the executor. Once their host is allowed, its configuration says where the key goes:",
+        );
+    }
+    for (binding, requests) in &secrets {
+        print(format_args!("\n{}", secret_block(binding, prefix, requests).trim_end()));
+    }
+    let names = secrets.keys().map(|binding| &binding.name).collect::<BTreeSet<_>>();
+    if names.len() < secrets.len() {
+        say(
+            "Two of these have one name and different places: give the tools of each a secret of its own (`--secret`).",
+        );
+    }
+    if !secrets.is_empty() && made.iter().any(|tool| tool.origin.starts_with("http://")) {
+        say("A secret is sent over https only: name such a server with `--server https://HOST`.");
     }
 }
 
