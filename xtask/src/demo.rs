@@ -11,6 +11,7 @@ mod output;
 mod plot;
 mod program;
 mod protocols;
+mod secret;
 mod steps;
 
 use std::path::Path;
@@ -32,12 +33,13 @@ Usage: cargo xtask demo [effects | fleet]
 It builds the tools and the executor, starts the executor and a governor as two
 processes on loopback, sends intents over HTTP, and shows the result of each:
 files, a search, denials, an intent that waits for a person, a link out of the
-scope, an endless loop, a memory bomb, a tool that is slowed down, a cancel, and
-a program in Python, whose calls of other tools are intents of their own.
-Then it shows which reports the governor has received, and one call over each of
-the six protocols. Where the packages of science Python can be had, a program
-plots with them, and its picture stays in target/xtask/demo; the first time
-takes minutes.
+scope, an endless loop, a memory bomb, a tool that is slowed down, a cancel, an
+API whose key no tool gets, and a program in Python, whose calls of other tools
+are intents of their own.
+Then it shows which reports the governor has received, one call over each of the
+six protocols, and which files have the key. Where the packages of science
+Python can be had, a program plots with them, and its picture stays in
+target/xtask/demo; the first time takes minutes.
 
 With `effects`, a program in Python renames, edits and deletes files, itself and
 by 40 calls of other tools, and its changes wait. A person sees all of them on
@@ -101,6 +103,8 @@ fn take_steps(client: Client, governor: Client, fixture: &Fixture) -> Result<(us
     }
     let reports_agree = output::compare_reports(&fixture.path("reports.ndjson"), &reports, others)?;
     let protocols_agree = protocols::compare(client)?;
-    let is_good = reports_agree && protocols_agree && results.iter().all(|(_, note)| note.is_ok());
+    let keeps_key = secret::search(fixture)?;
+    let is_good =
+        reports_agree && protocols_agree && keeps_key && results.iter().all(|(_, note)| note.is_ok());
     Ok((results.len(), is_good))
 }

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::program;
 use super::protocols::{NEXUS_AGENT, NEXUS_SECRET};
+use super::secret;
 use crate::run::{self, UNLIMITED, Workspace};
 
 /// The tools in `guests/`, which misbehave.
@@ -34,22 +35,23 @@ pub(super) struct Fixture {
     folder: TempDir,
     pub(super) logs: PathBuf,
     pub(super) web_server: SocketAddr,
+    pub(super) api: Server,
 }
 
 impl Fixture {
-    /// Creates all files, and adds the demo's guests to the catalogue by `a2g-executor tool add`.
+    /// Starts the API, creates all files, and adds tools to the catalogue by `a2g-executor tool add`.
     pub(super) fn create(workspace: &Workspace) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("a2g-demo-").tempdir()?;
         let logs = workspace.state().join("demo");
+        fs::create_dir_all(&logs)?;
         let web_server = program::start_web_server()?;
-        let fixture = Self { program: workspace.executor(), folder, logs, web_server };
-        fs::create_dir_all(&fixture.logs)?;
+        let api = secret::start_api(workspace, folder.path(), &logs)?;
+        let fixture = Self { program: workspace.executor(), folder, logs, web_server, api };
         let sources = workspace.root.join("xtask/src/demo");
         let configuration = fs::read_to_string(sources.join("executor.toml"))?;
-        let address = web_server.to_string();
-        let network =
-            format!("[network]\nallowed_domains = [\"127.0.0.1\"]\nallowed_addresses = [{address:?}]\n");
-        let configuration = format!("{configuration}\n{network}");
+        let addresses = [web_server, fixture.api.address].map(|address| address.to_string());
+        let network = format!("allowed_domains = [\"127.0.0.1\"]\nallowed_addresses = {addresses:?}\n");
+        let configuration = format!("{configuration}\n[network]\n{network}{}", secret::NETWORK);
         fs::write(fixture.path("executor.toml"), configuration)?;
         fs::create_dir(fixture.path("policies"))?;
         fs::copy(sources.join("policy.json"), fixture.path("policies/demo-agent.json"))?;
@@ -66,6 +68,7 @@ impl Fixture {
         fs::write(fixture.path("nexus.keys"), format!("{NEXUS_AGENT} {NEXUS_SECRET} -\n"))?;
         fs::set_permissions(fixture.path("nexus.keys"), Permissions::from_mode(0o600))?;
         fixture.create_catalogue(workspace)?;
+        secret::add_tools(workspace, &fixture)?;
         Ok(fixture)
     }
 
@@ -155,8 +158,9 @@ impl Server {
         let started = run::now();
         while started.elapsed() < START_TIMEOUT {
             let text = fs::read_to_string(&server.log)?;
-            if let Some(address) = parse_address(&text).filter(|_| text.contains(ready)) {
-                anstream::println!("{name:<9} http://{address}/jsonrpc  (process {})", server.child.id());
+            let url = find_url(&text).filter(|_| text.contains(ready));
+            if let Some((url, address)) = url.and_then(|url| Some((url, parse_address(url)?))) {
+                anstream::println!("{name:<9} {url}  (process {})", server.child.id());
                 server.address = address;
                 return Ok(server);
             }
@@ -202,11 +206,17 @@ impl Drop for Server {
     }
 }
 
-/// The address in the complete line `… listens on http://ADDRESS/jsonrpc…`.
-fn parse_address(log: &str) -> Option<SocketAddr> {
+/// The URL in the complete line `… listens on URL…`.
+fn find_url(log: &str) -> Option<&str> {
     let (complete, _) = log.rsplit_once('\n')?;
-    let (_, rest) = complete.split_once(" listens on http://")?;
-    rest.split_once("/jsonrpc")?.0.parse().ok()
+    let (_, rest) = complete.split_once(" listens on ")?;
+    rest.split_whitespace().next()
+}
+
+/// The address in a URL with a path.
+fn parse_address(url: &str) -> Option<SocketAddr> {
+    let (_, rest) = url.split_once("://")?;
+    rest.split_once('/')?.0.parse().ok()
 }
 
 #[cfg(test)]
@@ -216,8 +226,9 @@ mod tests {
     #[test]
     fn a_server_has_to_listen() {
         let log = "INFO ready\na2g-executor listens on http://127.0.0.1:80/jsonrpc with 9 tools\n";
-        assert_eq!(parse_address(log), Some(([127, 0, 0, 1], 80).into()));
-        assert_eq!(parse_address(log.trim_end()), None, "an incomplete line");
+        assert_eq!(find_url(log), Some("http://127.0.0.1:80/jsonrpc"));
+        assert_eq!(find_url(log).and_then(parse_address), Some(([127, 0, 0, 1], 80).into()));
+        assert_eq!(find_url(log.trim_end()), None, "an incomplete line");
         let folder = tempfile::tempdir().unwrap();
         let ended = Server::start("executor", Command::new("false"), folder.path().join("log"), "");
         assert!(ended.err().unwrap().to_string().contains("ended too early (exit status: 1)"));
