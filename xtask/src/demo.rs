@@ -1,7 +1,7 @@
 //! `demo`: drives the real executor and the real governor through steps that a newcomer can follow.
 //!
-//! Every printed figure comes from the two processes. Each step has an expected result, and any other
-//! result fails the demo. Both processes have ended when it returns.
+//! Every printed figure comes from the two processes. Each step has an expected result, and any other result fails the
+//! demo. All processes have ended when it returns.
 
 pub(crate) mod client;
 pub(crate) mod effects;
@@ -57,7 +57,7 @@ temporary folder; the logs of all processes stay in target/xtask/demo.";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::build_with_executor(workspace)?;
-    let fixture = Fixture::create(workspace)?;
+    let mut fixture = Fixture::create(workspace)?;
     run::progress("Starting", "the governor and the executor, which compiles new tools");
     let started = run::now();
     let mut governor = fixture.start_governor()?;
@@ -68,6 +68,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     if result.is_err() {
         thread::sleep(Duration::from_millis(500));
     }
+    fixture.api.check_alive()?;
     governor.check_alive()?;
     executor.check_alive()?;
     let (steps, is_good) = result?;
