@@ -53,8 +53,9 @@ fn paste(commands: &str) -> Option<String> {
     std::fs::write(path("target/debug/a2g-executor"), wrapper).expect("a script");
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(path("target/debug/a2g-executor"), executable).expect("permissions");
-    let example = with_ports(&read("docs/examples/governor.py"));
-    std::fs::write(path("docs/examples/governor.py"), example).expect("a file");
+    for example in ["docs/examples/governor.py", "docs/examples/orders.yaml"] {
+        std::fs::write(path(example), with_ports(&read(example))).expect("a file");
+    }
 
     let mut shell = Command::new("bash");
     let guarded = format!("set -euo pipefail\ntrap 'kill $(jobs -p) || true' EXIT\n{}", with_ports(commands));
@@ -83,7 +84,8 @@ fn assert_in_order(output: &str, texts: &[&str]) {
 #[test]
 fn the_commands_of_the_readme_run_as_pasted() {
     let interprets = has_interpreter("run_python");
-    let mut commands = blocks(&read("README.md"), "sh");
+    let page = read("README.md");
+    let mut commands = blocks(&page, "sh");
     assert!(commands.len() >= 8, "{commands:?}");
     // The demo has a test of its own in `xtask`, and prepares what is prepared here. `cargo xtask dist --check` installs
     // the packages.
@@ -112,12 +114,21 @@ fn the_commands_of_the_readme_run_as_pasted() {
         "private_key",
         "/console?key=",
     ];
+    let secrets = blocks(&page, "toml");
+    let [secret] = secrets.as_slice() else { panic!("{secrets:?}") };
+    let api = [
+        "made orders_get_order: GET https://api.orders.example/v1/orders/{id}",
+        secret.as_str(),
+        "added orders_get_order",
+        "These changes were made",
+        "1 examples passed",
+    ];
     let program = [r#""status":"SUCCESS""#, "list_directory", "read_file", "write_file"];
     let after = ["claude mcp add -s user a2g -- ", r#""bytes_written":13"#, "SUCCESS", "write_file"];
     let program = if interprets { &program[..] } else { &[] };
     let of_plot = ["added run_python 0.1.0+science", "figure-1.png"];
     let plot = if wheel.is_some() { &of_plot[..] } else { &[] };
-    assert_in_order(&output, &[&before, program, plot, &after].concat());
+    assert_in_order(&output, &[&before[..], &api, program, plot, &after].concat());
 }
 
 #[test]
@@ -146,6 +157,10 @@ fn the_commands_of_how_do_i_run_as_pasted() {
                 "\"status\": ",
                 "`allowed_domains`: the domain `example.org` is not in the list",
                 "plain http is refused",
+                // A key.
+                "These changes were made",
+                "api: version ",
+                "\"status\": ",
                 // TLS and callers.
                 "\"status\": \"SUCCESS\"",
                 "show a token",
