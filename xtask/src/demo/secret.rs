@@ -66,8 +66,8 @@ pub(super) fn add_tools(workspace: &Workspace, fixture: &Fixture) -> Result<()> 
     }
     // It is printed last.
     let (_, secret) = made.split_once("[[secret]]").context("`tool new` printed no `[[secret]]`")?;
-    let text = fs::read_to_string(&config)?;
-    fs::write(&config, format!("{text}\n[[secret]]{secret}\n"))?;
+    let before = fs::read_to_string(&config)?;
+    fs::write(&config, format!("{before}\n[[secret]]{secret}\n"))?;
     Ok(())
 }
 
