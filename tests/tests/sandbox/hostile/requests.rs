@@ -160,6 +160,29 @@ fn a_request_has_no_field_that_names_another_request() {
 }
 
 #[test]
+fn a_staged_run_sends_and_shows_no_field_that_names_another_request() {
+    let web = Peer::page("x");
+    let any = Tool::typed_bytes(TOOL, guest(TOOL)).network();
+    let bench = Bench::start_tools(options(&[&web]).set("ceilings.held_requests", 4), [any]);
+    let fields = json!([["x-http-method-override", "DELETE"], ["x-original-url", "/admin"], ["x-kept", "1"]]);
+    let requests = json!([
+        { "authority": at(&web), "path": "/1", "fields": fields },
+        { "authority": at(&web), "path": "/2", "method": "POST", "body": "x", "fields": fields },
+    ]);
+    let run = send(&bench, &requests).condition("effects:staged").send().staged();
+    let shown = run.0["usage"]["effects"]["requests"][0]["fields"].to_string();
+    assert!(shown.contains("x-kept") && !shown.contains("x-original-url"), "{run:?}");
+    bench.decide("a2g/commit", &run);
+    let sent = web.requests();
+    let lines = ["GET /1 HTTP/1.1\r\n", "POST /2 HTTP/1.1\r\n"];
+    assert_eq!(sent.len(), lines.len(), "{sent:?}");
+    for (request, line) in sent.iter().zip(lines) {
+        assert!(request.starts_with(line) && request.contains("\r\nx-kept: 1\r\n"), "{request}");
+        assert!(!request.contains("DELETE") && !request.contains("/admin"), "{request}");
+    }
+}
+
+#[test]
 fn a_tool_that_declares_requests_opens_no_connection() {
     let peer = Peer::silent();
     let declared = [format!("GET http://{}/**", at(&peer))];

@@ -437,12 +437,20 @@ impl NetworkSession {
     }
 
     /// Checks a request, as it is sent, against the requests that the tool declares. Removes the fields in
-    /// which a server could find another one.
+    /// which a server could find another one, also from the requests of a staged run: such a field would make a
+    /// change of a GET, which is sent at once, and another request of one that is shown and approved.
     fn check_request(&self, request: &mut Request<Body>, target: &Target) -> Result<(), EgressError> {
-        if self.reach.requests_set_by().is_none() {
+        let has_declared = self.reach.requests_set_by().is_some();
+        let is_exact = match self.effects {
+            FileEffects::Staged => true,
+            FileEffects::Direct | FileEffects::Atomic => has_declared,
+        };
+        if is_exact {
+            remove_overrides(request.headers_mut());
+        }
+        if !has_declared {
             return Ok(());
         }
-        remove_overrides(request.headers_mut());
         let sent = sent_target(request, target);
         self.reach.check_request(&sent).map_err(|layer| {
             let subject = format!("{} {target}{}", sent.method, sent.path);
@@ -800,7 +808,8 @@ fn sent_target<'a>(request: &'a Request<Body>, target: &'a Target) -> RequestTar
 }
 
 /// Removes the fields in which some servers and proxies find another method, host or path than those of the
-/// request: from the requests of a tool that declares them, and from those that get a secret.
+/// request: from the requests of a tool that declares them, from those of a staged run, and from those that get a
+/// secret.
 fn remove_overrides(fields: &mut HeaderMap) {
     let names = fields.keys().filter(|name| is_override(name)).cloned().collect::<Vec<_>>();
     for name in names {
