@@ -55,6 +55,8 @@ struct Asked {
     body: Option<String>,
     /// The number of times that the body is sent.
     times: Option<u32>,
+    /// Texts before and after the body, which are sent once.
+    around: Option<(String, String)>,
     /// The fields after the body.
     #[serde(default)]
     trailers: Vec<(String, String)>,
@@ -162,8 +164,13 @@ fn begin(asked: &Asked) -> Result<FutureIncomingResponse, Value> {
     let begun = handle(request, options).map_err(|code| error(&code))?;
     if let Some((text, body)) = body {
         if let Ok(stream) = body.write() {
-            for _ in 0..asked.times.unwrap_or(1) {
-                if stream.blocking_write_and_flush(text.as_bytes()).is_err() {
+            let around = asked.around.as_ref();
+            let (before, after) = around.map_or(("", ""), |(one, other)| (one.as_str(), other.as_str()));
+            let times = usize::try_from(asked.times.unwrap_or(1)).unwrap_or(usize::MAX);
+            let repeated = std::iter::repeat_n(text.as_str(), times);
+            let parts = std::iter::once(before).chain(repeated).chain([after]);
+            for part in parts.filter(|part| !part.is_empty()) {
+                if stream.blocking_write_and_flush(part.as_bytes()).is_err() {
                     break;
                 }
             }

@@ -319,7 +319,8 @@ fn a_value_is_set_in_a_parameter_and_in_a_document() {
     assert!(request.starts_with(&format!("GET /v1/1?a=%41&key={CANARY} ")), "{request}");
     assert_nowhere(&bench, &report);
 
-    let bench = api.bench(&json!({ "place": "body:/auth/key", "scheme": null }));
+    let changes = json!({ "place": "body:/auth/key", "scheme": null });
+    let bench = start(api.options(&[], &changes).set("ceilings.held_requests", 9), [tool()]);
     let post = |kind: &str, body: &str| {
         let mut request = get(&web, "/v1/1");
         request["method"] = json!("POST");
@@ -334,13 +335,31 @@ fn a_value_is_set_in_a_parameter_and_in_a_document() {
     assert!(request.ends_with(&body), "{request}");
     assert!(request.contains(&format!("content-length: {}\r\n", body.len())), "{request}");
     assert_nowhere(&bench, &report);
-    let unset = [post(document, "{}"), post(document, "{"), post("text/plain", r#"{"auth":{}}"#)];
-    let report = send(&bench, &unset).send().success();
-    assert_eq!(
-        report.denied().iter().map(|denial| (denial.1, denial.2)).collect::<Vec<_>>(),
-        [("secret_place", 3)]
-    );
-    assert_eq!(api.take_requests(), Vec::<String>::new());
+    let mut requests = vec![
+        post(document, "{}"),
+        post(document, "{"),
+        post("text/plain", r#"{"auth":{}}"#),
+        post(document, r#"{"auth":{"key":"guest","k\u0065y":"guest"}}"#),
+        post(document, r#"{"auth":{},"auth":{"key":"guest"}}"#),
+    ];
+    let refused = |report: &Report| {
+        let denied = report.denied();
+        assert_eq!(
+            denied.iter().map(|denial| (denial.1, denial.2)).collect::<Vec<_>>(),
+            [("secret_place", 5)]
+        );
+        assert_eq!(api.take_requests(), Vec::<String>::new());
+    };
+    refused(&send(&bench, &requests).send().success());
+    // A request that waits is refused at once as well, and not by the commit.
+    requests.push(post(document, r#"{"n":1234567890123456789012,"auth":{}}"#));
+    let run = send(&bench, &requests).condition("effects:staged").send().staged();
+    refused(&run);
+    assert_eq!(answer(&run, 5)["status"], 202, "{run:?}");
+    bench.decide("a2g/commit", &run);
+    let request = api.take_requests().remove(0);
+    let body = format!(r#"{{"n":1234567890123456789012,"auth":{{"key":"{CANARY}"}}}}"#);
+    assert!(request.ends_with(&body), "{request}");
 }
 
 #[test]

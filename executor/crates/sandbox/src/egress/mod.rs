@@ -28,6 +28,8 @@ mod address;
 #[cfg(feature = "egress")]
 mod connection;
 #[cfg(feature = "egress")]
+mod document;
+#[cfg(feature = "egress")]
 mod held;
 #[cfg(feature = "egress")]
 mod rate;

@@ -8,6 +8,7 @@
 //! the value. A value is set only when the server at the other end has proved its name, and only in the request that is
 //! sent then: a request that waits for a commit has none.
 
+use super::document::{has_place, set_member};
 use super::held::HeldSecret;
 use super::redaction::SentSecrets;
 use super::refusal::{EgressError, NetworkError};
@@ -19,13 +20,12 @@ use a2g_types::limit::Layer;
 use a2g_types::outcome::{DenialReason, SecretUse, Usage};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use parking_lot::Mutex;
-use serde_json::Value;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -331,6 +331,13 @@ impl RunSecret {
     fn place(&self) -> &SecretPlace {
         self.granted.binding.place()
     }
+
+    fn is_in_body(&self) -> bool {
+        match self.place() {
+            SecretPlace::Body(_) => true,
+            SecretPlace::Header(_) | SecretPlace::Query(_) => false,
+        }
+    }
 }
 
 /// The secrets that one request gets. Only [`RunSecrets::plan`] makes one.
@@ -360,7 +367,7 @@ impl<'a> SecretPlan<'a> {
         request: Request<Body>,
     ) -> Result<(LoadedSecrets<'a>, Request<Body>), LoadError> {
         let mut loaded = Vec::new();
-        for secret in self.0 {
+        for secret in &self.0 {
             let name = secret.granted.binding.name();
             let read = egress.read_secret(name).await.map_err(|error| error.to_string());
             let noted = read.and_then(|value| match sent.add(&secret.granted.binding, &value) {
@@ -368,34 +375,58 @@ impl<'a> SecretPlan<'a> {
                 Err(error) => Err(error.to_string()),
             });
             match noted {
-                Ok(value) => loaded.push((secret, value)),
+                Ok(value) => loaded.push((*secret, value)),
                 Err(error) => {
                     tracing::warn!(secret = %name, error, "a request needs a secret that cannot be used");
                     return Err(LoadError::Refused(secret.refuse(DenialReason::SecretUnavailable)));
                 }
             }
         }
-        let in_body = loaded.iter().find(|(secret, _)| matches!(secret.place(), SecretPlace::Body(_)));
-        let Some((first, _)) = in_body else {
-            return Ok((LoadedSecrets { secrets: loaded, document: None }, request));
-        };
-        let refusal = first.refuse(DenialReason::SecretPlace);
-        let (parts, body) = request.into_parts();
-        let read = if is_plain_json(&parts.headers) { read_body(body).await? } else { None };
-        let parsed = read.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-        let Some(mut document) = parsed else { return Err(LoadError::Refused(refusal)) };
-        // Each place has to exist before anything is connected to.
-        let has_places = loaded.iter().all(|(secret, _)| match secret.place() {
-            SecretPlace::Body(path) => set_member(&mut document, path, String::new()).is_some(),
-            SecretPlace::Header(_) | SecretPlace::Query(_) => true,
-        });
-        if !has_places {
-            return Err(LoadError::Refused(refusal));
-        }
-        let empty = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
-        let secrets = LoadedSecrets { secrets: loaded, document: Some(document) };
-        Ok((secrets, Request::from_parts(parts, empty)))
+        let (document, request) = read_document(&self.0, request).await?;
+        Ok((LoadedSecrets { secrets: loaded, document }, request))
     }
+
+    /// `true` if a value is set in the body of the request.
+    pub(super) fn is_in_body(&self) -> bool {
+        self.0.iter().any(|secret| secret.is_in_body())
+    }
+
+    /// Checks that a request that waits has each place in which a value is set when it is sent. Reads its whole body
+    /// if one of them is there.
+    pub(super) async fn check_places(&self, request: Request<Body>) -> Result<Request<Body>, LoadError> {
+        let (document, request) = read_document(&self.0, request).await?;
+        Ok(match document {
+            Some(document) => request.map(|_read| full_body(document)),
+            None => request,
+        })
+    }
+}
+
+/// Takes the body out of a request, if one of its secrets is set there. Each place has to exist before anything is
+/// connected to or kept.
+async fn read_document(
+    secrets: &[&RunSecret],
+    request: Request<Body>,
+) -> Result<(Option<String>, Request<Body>), LoadError> {
+    let Some(first) = secrets.iter().find(|secret| secret.is_in_body()) else { return Ok((None, request)) };
+    let refusal = first.refuse(DenialReason::SecretPlace);
+    let (parts, body) = request.into_parts();
+    let read = if is_plain_json(&parts.headers) { read_body(body).await? } else { None };
+    let Some(document) = read.and_then(|bytes| String::from_utf8(bytes).ok()) else {
+        return Err(LoadError::Refused(refusal));
+    };
+    let has_places = secrets.iter().all(|secret| match secret.place() {
+        SecretPlace::Body(path) => has_place(&document, path),
+        SecretPlace::Header(_) | SecretPlace::Query(_) => true,
+    });
+    if !has_places {
+        return Err(LoadError::Refused(refusal));
+    }
+    Ok((Some(document), Request::from_parts(parts, full_body(""))))
+}
+
+fn full_body(content: impl Into<Bytes>) -> Body {
+    Full::new(content.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// The reason why the secrets of a request were not loaded.
@@ -414,7 +445,7 @@ impl From<EgressError> for LoadError {
 pub(super) struct LoadedSecrets<'a> {
     secrets: Vec<(&'a RunSecret, Arc<SecretValue>)>,
     /// The body of the request, if a value is set in it.
-    document: Option<Value>,
+    document: Option<String>,
 }
 
 impl LoadedSecrets<'_> {
@@ -427,8 +458,7 @@ impl LoadedSecrets<'_> {
                 SecretPlace::Query(name) => set_parameter(request, name, &text)?,
                 SecretPlace::Body(path) => {
                     let document = self.document.as_mut().ok_or(NetworkError::Request)?;
-                    let was_set = set_member(document, path, text.to_string());
-                    was_set.ok_or(NetworkError::Request)?;
+                    set_member(document, path, &text).ok_or(NetworkError::Request)?;
                 }
             }
             let mut state = secret.state.lock();
@@ -441,10 +471,8 @@ impl LoadedSecrets<'_> {
             }
         }
         if let Some(document) = self.document.take() {
-            let bytes = serde_json::to_vec(&document).map_err(|_| NetworkError::Request)?;
-            request.headers_mut().insert(header::CONTENT_LENGTH, bytes.len().into());
-            *request.body_mut() =
-                Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync();
+            request.headers_mut().insert(header::CONTENT_LENGTH, document.len().into());
+            *request.body_mut() = full_body(document);
         }
         Ok(())
     }
@@ -578,8 +606,8 @@ fn is_plain_json(fields: &HeaderMap) -> bool {
 }
 
 /// The whole body; `None` if it is too long.
-async fn read_body(mut body: Body) -> Result<Option<Bytes>, EgressError> {
-    let mut whole = BytesMut::new();
+async fn read_body(mut body: Body) -> Result<Option<Vec<u8>>, EgressError> {
+    let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let part = frame?.into_data().map_err(|_trailers| NetworkError::Request)?;
         if whole.len().saturating_add(part.len()) > MAX_BODY_BYTES {
@@ -587,32 +615,7 @@ async fn read_body(mut body: Body) -> Result<Option<Bytes>, EgressError> {
         }
         whole.extend_from_slice(&part);
     }
-    Ok(Some(whole.freeze()))
-}
-
-/// Sets the member at a path; `None` if there is no object or list in which it could be. In a list, only an element that
-/// exists is set.
-fn set_member(document: &mut Value, path: &[String], text: String) -> Option<()> {
-    let (last, above) = path.split_last()?;
-    let mut parent = document;
-    for segment in above {
-        parent = match parent {
-            Value::Object(members) => members.get_mut(segment)?,
-            Value::Array(elements) => elements.get_mut(parse_index(segment)?)?,
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
-        };
-    }
-    match parent {
-        Value::Object(members) => drop(members.insert(last.clone(), Value::String(text))),
-        Value::Array(elements) => *elements.get_mut(parse_index(last)?)? = Value::String(text),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
-    }
-    Some(())
-}
-
-/// An index in the one form that a JSON Pointer has.
-fn parse_index(segment: &str) -> Option<usize> {
-    segment.parse::<usize>().ok().filter(|index| index.to_string() == segment)
+    Ok(Some(whole))
 }
 
 #[cfg(test)]
@@ -622,7 +625,6 @@ mod tests {
         DeclaredRequest, Host, PLACEHOLDER_BYTES, Placeholder, RequestRule, SecretBinding, SecretParts,
         ToolRange,
     };
-    use serde_json::json;
 
     fn run_with(place: &str, max_uses: u32, withheld_by: Option<Layer>) -> RunSecrets {
         let declared = DeclaredRequest::parse("GET https://api.example/v1/{id}").unwrap();
@@ -647,8 +649,7 @@ mod tests {
     }
 
     fn request(uri: &str) -> Request<Body> {
-        let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
-        Request::get(uri).body(body).unwrap()
+        Request::get(uri).body(full_body("")).unwrap()
     }
 
     fn reason(planned: Result<SecretPlan<'_>, SecretRefusal>) -> Result<bool, DenialReason> {
@@ -748,22 +749,6 @@ mod tests {
         };
         assert_eq!(sent_to("https://api.example:443"), "b=2; a=3");
         assert_eq!(sent_to("https://other.example:443"), "guest=1");
-    }
-
-    #[test]
-    fn a_member_is_set_where_its_parent_exists() {
-        let set = |pointer: &str| {
-            let SecretPlace::Body(path) = SecretPlace::parse(pointer).unwrap() else { unreachable!() };
-            let mut document = json!({ "a": { "b": 1 }, "list": [1, { "c": 2 }] });
-            set_member(&mut document, &path, "x".to_owned()).map(|()| document)
-        };
-        assert_eq!(set("body:/new"), Some(json!({ "a": { "b": 1 }, "list": [1, { "c": 2 }], "new": "x" })));
-        assert_eq!(set("body:/a/b"), Some(json!({ "a": { "b": "x" }, "list": [1, { "c": 2 }] })));
-        assert_eq!(set("body:/list/1/c"), Some(json!({ "a": { "b": 1 }, "list": [1, { "c": "x" }] })));
-        assert_eq!(set("body:/list/0"), Some(json!({ "a": { "b": 1 }, "list": ["x", { "c": 2 }] })));
-        for pointer in ["body:/x/y", "body:/a/b/c", "body:/list/2", "body:/list/00", "body:/list/-"] {
-            assert_eq!(set(pointer), None, "{pointer}");
-        }
     }
 
     #[test]

@@ -284,6 +284,7 @@ impl NetworkSession {
         let held = if only_reads(request.method()) { None } else { self.reserve_held(&subject)? };
         self.check_rate_limit(&subject)?;
         if let Some(held) = held {
+            let request = self.check_places(&plan, request, &subject).await?;
             // A value that is set now would be on the disk until the commit.
             return self.hold(held, request, &target, plan.to_held()).await;
         }
@@ -292,12 +293,10 @@ impl NetworkSession {
             let url = format!("{scheme}://{}{}", target.host_header(), request.uri());
             return Arc::clone(answers).answer(url, request).await;
         }
-        let loaded = plan.load(&self.egress, self.secrets.sent(), request).await;
-        let (mut secrets, mut request) = loaded.map_err(|error| match error {
-            LoadError::Refused(refusal) => self.deny_secret(&refusal, &subject),
-            LoadError::Failed(error) => error,
-        })?;
+        // The slot bounds the number of bodies in memory, too.
         let slot = self.acquire_slot(&subject)?;
+        let loaded = plan.load(&self.egress, self.secrets.sent(), request).await;
+        let (mut secrets, mut request) = loaded.map_err(|error| self.refuse_load(error, &subject))?;
         // One deadline for look-up, connection and TLS handshake together.
         let deadline = self.connect_deadline(timeouts.connect);
         let result = timeout_at(deadline, self.connect_target(&target, deadline, slot)).await;
@@ -475,6 +474,29 @@ impl NetworkSession {
             ask_for_whole(request.headers_mut());
         }
         Ok(plan)
+    }
+
+    /// Checks that a request that waits has the places of its secrets: one without them would fail in the middle of the
+    /// commit.
+    async fn check_places(
+        self: &Arc<Self>,
+        plan: &SecretPlan<'_>,
+        request: Request<Body>,
+        subject: &str,
+    ) -> Result<Request<Body>, EgressError> {
+        if !plan.is_in_body() {
+            return Ok(request);
+        }
+        // As for a request that is sent, the slot bounds the number of bodies in memory.
+        let _slot = self.acquire_slot(subject)?;
+        plan.check_places(request).await.map_err(|error| self.refuse_load(error, subject))
+    }
+
+    fn refuse_load(&self, error: LoadError, subject: &str) -> EgressError {
+        match error {
+            LoadError::Refused(refusal) => self.deny_secret(&refusal, subject),
+            LoadError::Failed(error) => error,
+        }
     }
 
     fn deny_secret(&self, refusal: &SecretRefusal, subject: &str) -> EgressError {

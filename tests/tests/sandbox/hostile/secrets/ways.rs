@@ -298,6 +298,40 @@ fn a_document_without_an_end_gets_no_value_and_costs_little() {
 }
 
 #[test]
+fn a_document_of_many_parts_costs_no_more_than_its_bytes() {
+    let api = Api::answering(OK);
+    let bench = api.bench(&json!({ "place": "body:/auth/key", "scheme": null }));
+    let mut request = post(&api, &r#"{"":0},"#.repeat(140));
+    request["fields"] = json!([["content-type", "application/json"]]);
+    request["times"] = json!(1000);
+    request["around"] = json!([r#"{"auth":{},"x":["#, "0]}"]);
+    let grown_mb = bench.peak_since(|| {
+        let report = send(&bench, &[request]).send().success();
+        assert_eq!(answer(&report, 0)["status"], 200, "{report:?}");
+    });
+    assert!(grown_mb < 40, "{grown_mb} MB");
+    let request = api.take_requests().remove(0);
+    let beginning = format!(r#"{{"auth":{{"key":"{CANARY}"}},"x":[{{"":0}},"#);
+    assert!(request.contains(&beginning), "{request:.1000}");
+}
+
+#[test]
+fn a_document_is_read_only_for_a_free_connection() {
+    let api = Api::serving(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok")?;
+        // The connection stays open while the guest sends the next request.
+        std::thread::sleep(Duration::from_secs(3));
+        Ok(())
+    });
+    let changes = json!({ "place": "body:/auth/key", "scheme": null });
+    let bench = start(api.options(&[], &changes).set("network.max_connections", 1), [tool()]);
+    let mut open = get(&api.at("web.test"), "/v2/1");
+    open["read"] = json!(0);
+    let report = send(&bench, &[open, post(&api, "{")]).send().success();
+    assert_eq!(report.reasons(), ["connections"], "{report:?}");
+}
+
+#[test]
 fn a_guest_without_secrets_has_no_placeholder() {
     let api = Api::answering(OK);
     let counts = Guest::new(
