@@ -146,9 +146,22 @@ fn a_request_has_no_field_that_names_another_request() {
         "Forwarded",
         "Request-URI",
         "Destination",
+        "X-HTTP-MethodOverride",
+        "X-HTTPMethodOverride",
+        "HTTP-Method-Override",
+        "X-HTTP-DestinationURL",
+        "X-Hostname",
+        "X-VHost",
+        "Disguised-Host",
+        "X-Script-Name",
+        "X-MS-Rename-Source",
+        "X-MS-Copy-Source",
+        "X-Goog-Copy-Source",
+        "X-Amz-Copy-Source",
+        "X-Copy-From",
     ];
     let mut fields = overrides.map(|name| [name, "/admin"]).to_vec();
-    let kept = ["x-kept", "x-path-id", "x-ghost", "urls", "path"];
+    let kept = ["x-kept", "x-path-id", "x-hosted", "x-source", "urls", "path"];
     fields.extend(kept.map(|name| [name, "1"]));
     let call = send(&bench, &json!([{ "authority": at(&web), "path": "/items/1", "fields": fields }]));
     assert_eq!(answers(&call.send().success())[0]["status"], 200);

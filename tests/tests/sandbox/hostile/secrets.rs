@@ -452,7 +452,8 @@ fn a_value_that_changes_is_used_without_a_restart() {
 #[test]
 fn cookies_stay_in_the_server() {
     let api = Api::answering(
-        "HTTP/1.1 200 OK\r\nset-cookie: sid=s3ss10n; Path=/; HttpOnly\r\nset-cookie: b=2\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nset-cookie: sid=s3ss10n; Path=/; HttpOnly\r\nset-cookie: b=2\r\nset-cookie2: c=3\r\n\
+         content-length: 2\r\n\r\nok",
     );
     let bench = api.bench(&json!({}));
     let web = api.at("web.test");

@@ -498,6 +498,8 @@ impl LoadedSecrets<'_> {
         }
         if keeps_cookies {
             response.headers_mut().remove(header::SET_COOKIE);
+            // That of RFC 2965, which a server may still send beside the other one.
+            response.headers_mut().remove("set-cookie2");
         }
     }
 }
@@ -738,6 +740,7 @@ mod tests {
         for cookie in ["a=1; Path=/; HttpOnly", "b=2", "a=3", "c", "d=; Max-Age=0"] {
             response.headers_mut().append(header::SET_COOKIE, HeaderValue::from_static(cookie));
         }
+        response.headers_mut().insert("set-cookie2", HeaderValue::from_static("e=1; Version=1"));
         loaded(&run).receive("https://api.example:443", None, &mut response);
         assert!(response.headers().is_empty());
         assert_eq!(run.usage()[0].kept_cookies, 5);

@@ -50,11 +50,14 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::UPGRADE,
 ];
 
-/// Fields that name another request, with those of [`is_override`]. `destination` is the second path of WebDAV.
-const OVERRIDE_FIELDS: [&str; 3] = ["destination", "forwarded", "request-uri"];
-/// The last words of fields beginning with `x-` that name another request, such as `x-http-method-override`,
-/// `x-original-url` and `x-envoy-original-path`.
-const OVERRIDE_WORDS: [&str; 6] = ["host", "method", "override", "path", "uri", "url"];
+/// Fields that name another request, with those of [`is_override`]. `destination` and `x-copy-from` are second paths, of
+/// WebDAV and of Swift.
+const OVERRIDE_FIELDS: [&str; 6] =
+    ["destination", "disguised-host", "forwarded", "request-uri", "x-copy-from", "x-script-name"];
+/// The ends of fields beginning with `x-` or `http-` that name another request, such as `x-http-method-override`,
+/// `x-httpmethodoverride`, `x-original-url`, `x-vhost` and `x-amz-copy-source`.
+const OVERRIDE_ENDS: [&str; 9] =
+    ["copy-source", "host", "hostname", "method", "override", "path", "rename-source", "uri", "url"];
 
 /// Maximum number of characters of a target that a report quotes: the longest name with scheme, port and address.
 const MAX_TARGET_CHARS: usize = 320;
@@ -840,13 +843,13 @@ fn remove_overrides(fields: &mut HeaderMap) {
 }
 
 /// `true` for a field that names another request. There is no full list of them, so unknown ones are found by
-/// their words. Servers that pass fields on as variables read every other character as `_`, so all are `-` here.
+/// their ends. Servers that pass fields on as variables read every other character as `_`, so all are `-` here.
 fn is_override(name: &HeaderName) -> bool {
     let words = name.as_str().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
-    let has_word = || words.rsplit('-').next().is_some_and(|last| OVERRIDE_WORDS.contains(&last));
+    let is_extension = words.starts_with("x-") || words.starts_with("http-");
     OVERRIDE_FIELDS.contains(&words.as_str())
         || words.starts_with("x-forwarded")
-        || (words.starts_with("x-") && has_word())
+        || (is_extension && OVERRIDE_ENDS.iter().any(|&end| words.ends_with(end)))
 }
 
 /// The size of header fields as they are sent, in bytes.
