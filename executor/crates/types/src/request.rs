@@ -15,8 +15,8 @@ const MAX_METHOD_BYTES: usize = 32;
 /// Methods that no request may declare: the first opens a tunnel, and the others return the request that a
 /// server got.
 const REFUSED_METHODS: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
-/// Characters that some servers read as dots (Unicode's NFKC), or remove at the end of a segment.
-const DOTS_AND_TRIMMED: &str = ".+\u{200b}\u{feff}\u{2024}\u{2025}\u{2026}\u{fe19}\u{fe30}\u{fe52}\u{ff0e}";
+/// Characters that some servers read as dots (Unicode's NFKC, or IDNA), or remove at the end of a segment.
+const DOTS_AND_TRIMMED: &str = ".+\u{2024}\u{2025}\u{2026}\u{3002}\u{fe19}\u{fe30}\u{fe52}\u{ff0e}\u{ff61}";
 /// Characters of which NFKC makes `/`, `\`, `?`, `#`, `;` or `%`, or a text with one of these.
 const FOLDED_SEPARATORS: &str = "\u{37e}\u{2047}\u{2048}\u{2049}\u{2100}\u{2101}\u{2105}\u{2106}\u{fe14}\u{fe16}\
                                  \u{fe54}\u{fe56}\u{fe5f}\u{fe68}\u{fe6a}\u{ff03}\u{ff05}\u{ff0f}\u{ff1b}\u{ff1f}\
@@ -300,7 +300,7 @@ pub struct PlainPath<'a>(Vec<&'a str>);
 impl<'a> PlainPath<'a> {
     /// The segments of a path as it is sent; `None` if a server could read another path in it. These have
     /// more than one reading: an empty segment that is not the last one; a segment of dots, also with `+`,
-    /// white space or a parameter (`..;x`) behind them; an encoded `/`, `\`, `?`, `#`, control character or
+    /// white space, characters that show nothing or a parameter (`..;x`); an encoded `/`, `\`, `?`, `#`, control character or
     /// unreserved character; an encoding inside an encoding (`%252F`); a character that Unicode's NFKC turns into
     /// one of these; a byte that has to be encoded, and an encoding that is not UTF-8.
     #[must_use]
@@ -318,7 +318,32 @@ fn is_plain_segment(segment: &str) -> bool {
     let Some(decoded) = decode(segment) else { return false };
     // Some servers remove parameters, and white space and dots at the end.
     let name = decoded.split(';').next().unwrap_or_default();
-    !name.chars().all(|letter| letter.is_whitespace() || DOTS_AND_TRIMMED.contains(letter))
+    let is_removed = |letter: char| letter.is_whitespace() || is_ignorable(letter);
+    !name.chars().all(|letter| is_removed(letter) || DOTS_AND_TRIMMED.contains(letter))
+}
+
+/// `true` for a character that shows nothing, which some servers remove (Unicode's `Default_Ignorable_Code_Point`).
+fn is_ignorable(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 /// A part of a path with its encoded bytes decoded; `None` if it has more than one reading.
@@ -547,6 +572,15 @@ mod tests {
             "/a/..%2B/b",
             "/a/+",
             "/a/..%EF%BB%BF",
+            "/a/..%C2%AD",
+            "/a/.%E2%81%A0./b",
+            "/a/%E2%80%8E..",
+            "/a/..%E2%80%AC",
+            "/a/.%EF%B8%8F.",
+            "/a/%F3%A0%80%A0../b",
+            "/a/%C2%AD/b",
+            "/a/%E3%80%82%E3%80%82",
+            "/a/.%EF%BD%A1/b",
             "/a/%EF%BC%8E%EF%BC%8E/b",
             "/a/.%EF%BC%8E",
             "/a/%E2%80%A4%E2%80%A4",
@@ -576,7 +610,10 @@ mod tests {
             "/a+b",
             "/a.%20b",
             "/a%EF%BC%8Eb",
-            "/%E3%80%82",
+            "/a%E3%80%82",
+            "/.a%C2%AD",
+            "/%E2%98%BA%EF%B8%8F",
+            "/%E0%A4%95%E0%A5%8D%E2%80%8D%E0%A4%B7",
             "/100%25",
             "/100%25x",
             "/%C3%A4",
