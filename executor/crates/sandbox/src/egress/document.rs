@@ -200,7 +200,7 @@ mod tests {
         fn the_result_is_the_document_with_the_value(
             names in prop::collection::btree_set("[a-c\"é]{0,2}", 0..4),
             wanted in "[a-c\"é]{1,2}",
-            is_pretty: bool,
+            is_pretty in any::<bool>(),
         ) {
             let member = |name: String| (name, json!([{ "a": 1.5 }, "é"]));
             let members = Value::Object(names.into_iter().map(member).collect());
