@@ -617,6 +617,8 @@ async fn read_body(mut body: Body) -> Result<Option<Vec<u8>>, EgressError> {
         }
         whole.extend_from_slice(&part);
     }
+    // It is kept until the request is sent.
+    whole.shrink_to_fit();
     Ok(Some(whole))
 }
 
