@@ -29,7 +29,9 @@ fn list_tests(folder: &Path, modules: &str, known: &mut String) {
 fn every_named_test_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut known = String::new();
-    ["executor", "tests/tests"].iter().for_each(|folder| list_tests(&root.join(folder), "", &mut known));
+    ["executor", "tests/tests", "tools"]
+        .iter()
+        .for_each(|folder| list_tests(&root.join(folder), "", &mut known));
     for document in ["SPECIFICATION.md", "docs/security.md"] {
         let text = std::fs::read_to_string(root.join(document)).unwrap();
         let names_tests = |head: &str| head.ends_with("| shown by |") || head.ends_with("| tests |");

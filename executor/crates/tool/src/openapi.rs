@@ -16,10 +16,8 @@ mod parameters;
 mod response;
 mod schema;
 mod security;
-// The client has these too, so that it reads what is written here.
-#[path = "../../../../tools/api_client/src/openapi/settings.rs"]
+// Links to files of the client, so that it reads what is written here.
 mod settings;
-#[path = "../../../../tools/api_client/src/openapi/uri.rs"]
 mod uri;
 
 use crate::arguments::ApiOptions;

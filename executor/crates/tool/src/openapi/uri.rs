@@ -1,0 +1,1 @@
+../../../../../tools/api_client/src/openapi/uri.rs
