@@ -159,17 +159,19 @@ impl<'a> Collector<'a> {
         origin: &EntryPath,
     ) -> Result<(), EffectsError> {
         let Some(before) = self.table.originals().get(origin).copied() else { return Ok(()) };
-        let after = match node.upper() {
-            Some(number) => {
-                let new = self.stage(node, number, Some(before))?;
-                let same = self.hash_original(origin, before)?;
-                (same != Some(new.sha256)).then_some(new)
-            }
-            None => None,
+        let new = node.upper().map(|number| self.stage(node, number, Some(before))).transpose()?;
+        let is_same = match &new {
+            Some(new) => self.hash_original(origin, before)? == Some(new.sha256),
+            None => false,
         };
-        if after.is_none() {
-            self.add_attributes(id, path, origin)?;
+        match &new {
+            Some(new) if is_same => {
+                self.add_changed_attributes(path.clone(), before, rewritten_attributes(new, &before))?;
+            }
+            Some(_) => {}
+            None => self.add_attributes(id, path, origin)?,
         }
+        let after = new.filter(|_| !is_same);
         let kind = ChangeKind::Renamed { from: origin.clone(), before, after };
         self.add(|collector| &mut collector.renamed, path.clone(), kind)
     }
@@ -279,9 +281,7 @@ impl<'a> Collector<'a> {
         };
         // With several names, only this one is another file now, even if the content is the same.
         if content_before == new.sha256 && before.nlink == 1 {
-            let mode = (new.mode != before.mode & PLAIN_MODE_BITS).then_some(new.mode);
-            let mtime = (new.mtime != before.mtime).then_some(new.mtime);
-            return self.add_changed_attributes(path, before, (mode, mtime));
+            return self.add_changed_attributes(path, before, rewritten_attributes(&new, &before));
         }
         let kind = ChangeKind::Changed { before, content_before, new };
         self.add(|collector| &mut collector.others, path, kind)
@@ -374,6 +374,12 @@ fn attributes_of(node: &Node, before: &Seen) -> (Option<u32>, Option<FileTime>) 
     let mode = node.mode.map(|mode| mode & PLAIN_MODE_BITS | special);
     let mode = mode.filter(|mode| *mode != before.mode && before.kind != EntryKind::Link);
     (mode, set_time(node).filter(|time| *time != before.mtime))
+}
+
+/// The changed attributes of a file that was written again with the content that it had.
+fn rewritten_attributes(new: &NewContent, before: &Seen) -> (Option<u32>, Option<FileTime>) {
+    let mode = (new.mode != before.mode & PLAIN_MODE_BITS).then_some(new.mode);
+    (mode, (new.mtime != before.mtime).then_some(new.mtime))
 }
 
 /// The time that the program has set.

@@ -182,6 +182,20 @@ fn each_kind_is_listed_committed_and_undone() {
 }
 
 #[test]
+fn a_moved_file_with_its_content_written_again_has_the_time_of_that() {
+    let fixture = Fixture::new();
+    let effects = fixture.effects(&fixture.run(|guest| {
+        guest.rename("a", "new");
+        guest.write_now("new", "the content of a\n");
+    }));
+    let effects = effects.unwrap();
+    assert_eq!(list(&effects)[0], "a > new");
+    fixture.commit(&effects, &Disk::new()).unwrap();
+    let age = fixture.path("new").metadata().unwrap().modified().unwrap().elapsed().unwrap();
+    assert!(age.as_secs() < 600, "{age:?}");
+}
+
+#[test]
 fn all_kinds_at_once_are_committed_and_undone() {
     for fixture in [Fixture::new(), Fixture::with_distant_store()] {
         let before = fixture.snapshot();

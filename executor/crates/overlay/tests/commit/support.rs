@@ -239,12 +239,16 @@ impl Guest {
 
     /// Replaces the content of a file, or makes it; its time is [`OLD`] plus the length.
     pub(super) fn write(&mut self, path: &str, content: &str) {
+        self.write_now(path, content);
+        self.set_time(path, OLD + i64::try_from(content.len()).unwrap());
+    }
+
+    /// As [`Self::write`], and the time is that of the write.
+    pub(super) fn write_now(&mut self, path: &str, content: &str) {
         let (folder, leaf) = self.folder(path);
         let how = How { write: true, truncate: true, create: Create::IfMissing, ..How::default() };
         let opened = self.view.open_file(folder, &leaf, how).unwrap();
         opened.file.write_all_at(content.as_bytes(), 0).unwrap();
-        drop(opened);
-        self.set_time(path, OLD + i64::try_from(content.len()).unwrap());
     }
 
     pub(super) fn set_time(&mut self, path: &str, seconds: i64) {
