@@ -21,6 +21,7 @@ mod stash;
 mod steps;
 
 pub use disk::Disk;
+pub use stash::is_stash_name;
 
 use crate::current::{CurrentRoots, list};
 use crate::effects::Effects;

@@ -22,8 +22,8 @@ mod upper;
 mod view;
 
 pub use commit::{
-    CommitError, Conflict, ConflictKind, Disk, Folders, Recovered, commit, discard, forget, recover, size_of,
-    undo,
+    CommitError, Conflict, ConflictKind, Disk, Folders, Recovered, commit, discard, forget, is_stash_name,
+    recover, size_of, undo,
 };
 pub use diff::{
     ByteRange, DiffBudget, Difference, Hunk, Line, MAX_BYTE_RANGES, MAX_COMPARED_BYTES, MAX_TEXT_BYTES,

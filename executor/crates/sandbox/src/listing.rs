@@ -5,6 +5,7 @@
 // wasmtime-wasi reads a folder whole, with two `stat` calls per name, before the guest receives the first entry, and
 // in preview 1 again for each call. Counting the names beforehand would be a second pass over the same folder.
 
+use a2g_overlay::is_stash_name;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek, statat};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -54,15 +55,20 @@ impl Listing {
         Ok(Self { folder, entries: VecDeque::new() })
     }
 
-    /// The next entry, including `.` and `..`; `None` at the end.
+    /// The next entry, including `.` and `..` and without the stash of a commit; `None` at the end.
     ///
     /// # Errors
     /// If `getdents64` fails.
     pub(super) fn next(&mut self) -> Result<Option<ListingEntry>> {
-        if self.entries.is_empty() {
-            self.read_more()?;
-        }
-        let Some(mut entry) = self.entries.pop_front() else { return Ok(None) };
+        let mut entry = loop {
+            if self.entries.is_empty() {
+                self.read_more()?;
+            }
+            let Some(next) = self.entries.pop_front() else { return Ok(None) };
+            if !is_stash_name(next.name.as_bytes()) {
+                break next;
+            }
+        };
         if entry.kind == FileType::Unknown {
             // Some file systems do not store kinds with names. The kind of an entry that has vanished stays unknown.
             let stat = statat(&self.folder, &entry.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -107,6 +113,17 @@ mod tests {
             }
         }
         (names, next)
+    }
+
+    #[test]
+    fn the_stash_of_a_commit_is_not_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [".a2g-0123456789abcdef", ".a2g-0123456789abcde", ".a2g-0123456789abcdefg", "a"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let (mut listed, _) = names(&File::open(folder.path()).unwrap(), 0, usize::MAX);
+        listed.sort();
+        assert_eq!(listed, [".", "..", ".a2g-0123456789abcde", ".a2g-0123456789abcdefg", "a"]);
     }
 
     #[test]

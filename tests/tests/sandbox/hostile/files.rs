@@ -652,3 +652,20 @@ fn a_long_path_costs_the_host_as_little_as_a_short_one() {
         assert!(grown < 120, "{tool}: the server grew by {grown} MB");
     }
 }
+
+#[test]
+fn no_listing_shows_the_stash_of_a_commit() {
+    let bench = Bench::start_typed(Options::new());
+    let workspace = bench.executor.workspace();
+    for folder in [".a2g-0123456789abcdef", ".a2g-notes"] {
+        std::fs::create_dir(workspace.join(folder)).unwrap();
+    }
+    for conditions in [&[][..], &["effects:atomic"], &["effects:staged"]] {
+        let call = bench.call("list_directory").scope("/workspace/**");
+        let call = conditions.iter().fold(call, |call, condition| call.condition(condition));
+        let report = call.arguments(json!({ "path": "/workspace", "include_hidden": true })).send().success();
+        let entries = report.0["result"]["entries"].as_array().unwrap();
+        let names = entries.iter().map(|entry| entry["relative"].as_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(names, [".a2g-notes"], "{conditions:?}");
+    }
+}

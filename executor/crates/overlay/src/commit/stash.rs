@@ -16,6 +16,17 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 /// The folder of the store with the items that are kept for an undo, which is also the stash of roots on its mount.
 const KEPT: &str = "stash";
 
+/// The beginning of the name of a root's own stash, before 16 hexadecimal digits that nobody can guess.
+const OWN_PREFIX: &str = ".a2g-";
+
+/// `true` for the name of a root's own stash. Its items are what a person has decided on, from paths that other runs may
+/// not reach: listings for guests leave it out, so that no guest learns the name.
+#[must_use]
+pub fn is_stash_name(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(OWN_PREFIX.as_bytes());
+    digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// The opened stashes of a plan.
 #[derive(Debug)]
 pub(super) struct Stashes {
@@ -78,7 +89,7 @@ fn no_root() -> CommitError {
 pub(super) fn choose(store: &OwnedFd, current: &CurrentRoots<'_>) -> Result<Vec<StashPlace>, CommitError> {
     let store_mount = mount_of(store).map_err(io_error("look at the store"))?;
     let random = RandomState::new().build_hasher().finish();
-    let name = Name::new(OsString::from(format!(".a2g-{random:016x}")))
+    let name = Name::new(OsString::from(format!("{OWN_PREFIX}{random:016x}")))
         .map_err(|error| CommitError::Log(error.to_string()))?;
     let chosen = current.mounts().iter().map(|mount| {
         let first = current.mounts().iter().position(|other| other == mount);

@@ -1,11 +1,12 @@
 //! Listing a folder in bounded pieces.
 //!
 //! First come `.` and `..`, then every name that the original folder has, in its order, with the entry that the name
-//! stands for now, and then what only the program made, in the order in which it was made. So an entry that exists
+//! stands for now, but for the stash of a commit, and then what only the program made, in the order in which it was made. So an entry that exists
 //! throughout a listing occurs once, whatever happens to the others: a name is never in both parts.
 
 use super::change::open_to_list;
 use super::{Tree, View};
+use crate::commit::is_stash_name;
 use crate::name::Name;
 use crate::seen::{EntryKind, kind_of, kind_of_type, stat_at};
 use crate::table::{NodeId, Override};
@@ -164,6 +165,9 @@ impl Listing {
     /// The entry that a name of the original folder stands for; `None` if it is removed.
     fn merge(&self, tree: &Tree, lower: &OwnedFd, entry: ListedEntry) -> Result<Option<ListedEntry>> {
         let Ok(name) = Name::new(&entry.name) else { return Ok(None) };
+        if is_stash_name(entry.name.as_bytes()) {
+            return Ok(None);
+        }
         match tree.folder(self.folder)?.entries().and_then(|entries| entries.get(&name)) {
             Some(Override::Removed) => Ok(None),
             Some(Override::Node(id)) => {
