@@ -178,7 +178,7 @@ Created (2)
   file    12 bytes  /workspace/new.txt
   link              /workspace/link
                  -> ../a
-Not shown: 7 more changes, none of them a deletion or a rename; binary content of 1 file.";
+Not shown: 7 more changes, none of them a deletion, a rename or the loss of most of a file; binary content of 1 file.";
         assert_eq!(lines(&changes(16, list())).join("\n"), expected);
     }
 
@@ -191,7 +191,7 @@ Not shown: 7 more changes, none of them a deletion or a rename; binary content o
 Changed (20, 1 listed)
   file      /workspace/a
 Created (9980, none listed)
-Not shown: 9999 more changes, none of them a deletion or a rename (changes 19, creates 9980).";
+Not shown: 9999 more changes, none of them a deletion, a rename or the loss of most of a file (changes 19, creates 9980).";
         assert_eq!(lines(&counted).join("\n"), expected);
     }
 

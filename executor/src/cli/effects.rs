@@ -358,7 +358,7 @@ changes  deletes 1, makes 1233 more changes that are not listed
 
 Deleted (1)
   file    12 bytes  /workspace/a.txt
-Not shown: 1233 more changes, none of them a deletion or a rename.";
+Not shown: 1233 more changes, none of them a deletion, a rename or the loss of most of a file.";
         assert_eq!(page(&set(ChangeState::Waiting), &LocalTime::utc(), 80), expected);
     }
 

@@ -10,7 +10,7 @@ mod changes;
 
 pub use changes::{
     ChangeCounts, ChangeGroup, ChangeState, ChangeWord, ChangedRange, DecisionAct, EntryWord, FileChanges,
-    MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange, ShownRequest,
+    MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange, ShownRequest, loses_most,
 };
 
 use crate::call::{Door, ParentRun};

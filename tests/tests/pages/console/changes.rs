@@ -188,7 +188,8 @@ fn five_deletions_among_ten_thousand_changes_are_on_the_first_screen() {
     );
     assert!(page.contains(">Deletes 5<") && page.contains(", creates 9995"));
     assert!(
-        page.contains("Created (9995, ") && page.contains("none of them a deletion or a rename (creates ")
+        page.contains("Created (9995, ")
+            && page.contains("none of them a deletion, a rename or the loss of most of a file (creates ")
     );
     assert!(page.contains("A commit includes it."));
     let Some(mut browser) = sign_in(&executor) else { return };

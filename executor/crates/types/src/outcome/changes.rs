@@ -104,7 +104,10 @@ impl FileChanges {
             let count = |group| self.count_all(group).saturating_sub(self.count_shown(group));
             let numbers = name_counts(count).collect::<Vec<_>>().join(", ");
             let note = if numbers.is_empty() { numbers } else { format!(" ({numbers})") };
-            format!("{}, none of them a deletion or a rename{note}", counted(left_out, "more change"))
+            format!(
+                "{}, none of them a deletion, a rename or the loss of most of a file{note}",
+                counted(left_out, "more change")
+            )
         });
         let mut unread = BTreeMap::<&str, u64>::new();
         for part in self.shown.iter().filter_map(ShownChange::unread_part) {
@@ -246,6 +249,12 @@ pub struct ShownChange {
     pub is_diff_cut: bool,
 }
 
+/// `true` if a file that had `before` bytes has less than half of them, which people have to see like a deletion.
+#[must_use]
+pub fn loses_most(before: u64, after: u64) -> bool {
+    after < before.div_ceil(2)
+}
+
 impl ShownChange {
     /// A change of which nothing else is known.
     #[must_use]
@@ -273,11 +282,18 @@ impl ShownChange {
             ChangeWord::Deleted => ChangeGroup::Deleted,
             ChangeWord::Renamed => ChangeGroup::Renamed,
             ChangeWord::Created => ChangeGroup::Created,
-            ChangeWord::Changed if self.bytes_after == Some(0) && self.bytes_before != Some(0) => {
-                ChangeGroup::Emptied
-            }
+            ChangeWord::Changed if self.loses_most_bytes() => ChangeGroup::Emptied,
             ChangeWord::Changed => ChangeGroup::Changed,
             ChangeWord::Attributes => ChangeGroup::Attributes,
+        }
+    }
+
+    fn loses_most_bytes(&self) -> bool {
+        match (self.bytes_before, self.bytes_after) {
+            (Some(before), Some(after)) => loses_most(before, after),
+            // The original is no file.
+            (None, after) => after == Some(0),
+            (Some(_), None) => false,
         }
     }
 
@@ -636,7 +652,7 @@ mod tests {
         let all = changes(5, None, vec![text, whole.clone(), bytes.clone(), bytes]);
         assert_eq!(
             all.describe_unseen().unwrap(),
-            "Not shown: 1 more change, none of them a deletion or a rename; a part of the difference of 1 file; \
+            "Not shown: 1 more change, none of them a deletion, a rename or the loss of most of a file; a part of the difference of 1 file; \
              binary content of 2 files."
         );
         let one = changes(1, None, vec![none]).describe_unseen();
@@ -646,7 +662,7 @@ mod tests {
         let many = changes(10_000, Some(counts), vec![shown(ChangeWord::Changed); 3]);
         assert_eq!(
             many.describe_unseen().unwrap(),
-            "Not shown: 9997 more changes, none of them a deletion or a rename (changes 17, creates 9980)."
+            "Not shown: 9997 more changes, none of them a deletion, a rename or the loss of most of a file (changes 17, creates 9980)."
         );
     }
 

@@ -12,6 +12,7 @@ use a2g_overlay::{
 use a2g_types::clock::Clock;
 use a2g_types::outcome::{
     ChangeCounts, ChangeWord, ChangedRange, EntryWord, MAX_SHOWN_BYTES, MAX_SHOWN_CHANGES, ShownChange,
+    loses_most,
 };
 use a2g_types::visible_text::escape_invisible_lines;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
@@ -86,11 +87,11 @@ pub(super) fn list(
     Ok(list.shown)
 }
 
-/// `true` for a change after which an original, or its content, is not where it was.
+/// `true` for a change after which an original, or most of its content, is not where it was.
 fn is_removal(change: &Change) -> bool {
     match &change.kind {
         ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => true,
-        ChangeKind::Changed { before, content_before: _, new } => new.size == 0 && before.size > 0,
+        ChangeKind::Changed { before, content_before: _, new } => loses_most(before.size, new.size),
         ChangeKind::Created { .. } | ChangeKind::Attributes { .. } => false,
     }
 }

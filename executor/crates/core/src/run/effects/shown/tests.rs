@@ -88,17 +88,22 @@ fn what_was_there_before_comes_before_what_is_new() {
     run.add("b", ChangeKind::Attributes { before: file, mode: Some(0o600), mtime: None });
     run.change("c", "old\n", "new\n");
     run.change("d", "old\n", "");
+    run.change("e", "a long old text\n", "short\n");
+    run.change("f", "an old text\n", "a text\n");
     let expected = [
         (ChangeWord::Deleted, "/workspace/gone"),
         (ChangeWord::Renamed, "/workspace/moved"),
         // It is emptied.
         (ChangeWord::Changed, "/workspace/d"),
+        // It loses most of its content.
+        (ChangeWord::Changed, "/workspace/e"),
         (ChangeWord::Changed, "/workspace/c"),
+        (ChangeWord::Changed, "/workspace/f"),
         (ChangeWord::Attributes, "/workspace/b"),
         (ChangeWord::Created, "/workspace/a"),
     ];
     assert_eq!(words(&run.list()), expected);
-    let counts = ChangeCounts { deleted: 1, renamed: 1, emptied: 1, changed: 1, attributes: 1, created: 1 };
+    let counts = ChangeCounts { deleted: 1, renamed: 1, emptied: 2, changed: 2, attributes: 1, created: 1 };
     assert_eq!(count(&run.effects), counts);
 }
 
