@@ -25,6 +25,9 @@ ADVICE = {
     "method": "call it",
     "coroutine": "run it with asyncio.run(...)",
     "Handle": "use its .result()",
+    # Of pandas: what groups, resamples or rolls.
+    "BaseGroupBy": "aggregate it, such as with .sum()",
+    "BaseWindow": "aggregate it, such as with .sum()",
 }
 
 
@@ -61,37 +64,52 @@ def natural(value):
     return os.fspath(value) if hasattr(type(value), "__fspath__") else value
 
 
-def encode(value, name):
-    """The JSON text of a value that is called `name` in errors."""
+# The functions that make values of libraries plain, the first that knows a value first. Each returns a value that it does
+# not know as it is, and a container with values that are not plain.
+SIMPLIFIERS = [natural]
+
+
+def simplify(value):
+    """What stands for a value that is none of JSON's types; the value itself if nothing does."""
+    return next((plain for one in SIMPLIFIERS if (plain := one(value)) is not value), value)
+
+
+def refuse_number(value):
+    raise NotJson(f"is {value!r}, and JSON has finite numbers only: use None or str(...)")
+
+
+def encode(value, name, replace=refuse_number):
+    """The JSON text of a value that is called `name` in errors. `replace` returns what stands for a number that is not finite."""
     try:
-        check(value, [])
+        plain = clean(value, [], replace)
     except NotJson as error:
         error.args = (f"{error.place(name)} {error.reason}",)
         raise
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=natural)
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False)
 
 
-def check(value, parents):
+def clean(value, parents, replace):
+    """The value with plain values in place of all others."""
     if value is None or value is True or value is False:
-        return
+        return value
     if isinstance(value, str):
         check_text(value)
-    elif isinstance(value, int):
+        return value
+    if isinstance(value, int):
         if not -MAX_NUMBER <= value <= MAX_NUMBER:
             raise NotJson("is an integer beyond 1.8e308, which JSON readers cannot hold: use str(...)")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise NotJson(f"is {value!r}, and JSON has finite numbers only: use None or str(...)")
-    elif isinstance(value, dict):
-        check_object(value, enter(value, parents))
-    elif isinstance(value, (list, tuple)):
-        check_array(value, enter(value, parents))
-    elif (plain := natural(value)) is not value:
-        check(plain, parents)
-    else:
-        name = type(value).__name__
-        kind = Unfinished if name in UNFINISHED else NotJson
-        raise kind(f"is of type {name}, which JSON does not have: {advice(value)}")
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else replace(value)
+    if isinstance(value, dict):
+        return clean_object(value, enter(value, parents), replace)
+    if isinstance(value, (list, tuple)):
+        return clean_array(value, enter(value, parents), replace)
+    if (plain := simplify(value)) is not value:
+        return clean(plain, parents, replace)
+    name = type(value).__name__
+    kind = Unfinished if name in UNFINISHED else NotJson
+    raise kind(f"is of type {name}, which JSON does not have: {advice(value)}")
 
 
 def enter(value, parents):
@@ -102,39 +120,46 @@ def enter(value, parents):
     return [*parents, value]
 
 
-def check_array(array, parents):
-    index = 0
+def clean_array(array, parents, replace):
+    items = []
     try:
-        for index, item in enumerate(array):
-            check(item, parents)
+        for item in array:
+            items.append(clean(item, parents, replace))
     except NotJson as error:
-        error.steps.append(f"[{index}]")
+        error.steps.append(f"[{len(items)}]")
         raise
+    return items
 
 
-def check_object(items, parents):
-    names = set()
+def clean_object(items, parents, replace):
+    plain = {}
     for key, item in items.items():
         name = key_text(key)
-        if name in names:
+        if name in plain:
             raise NotJson(f"has two keys that are {json.dumps(name)} in JSON: make all keys text")
-        names.add(name)
         try:
-            check(item, parents)
+            plain[name] = clean(item, parents, replace)
         except NotJson as error:
             error.steps.append(f".{name}" if name.isidentifier() else f"[{json.dumps(name)}]")
             raise
+    return plain
 
 
 def key_text(key):
-    """The name that `json.dumps` gives to a key."""
-    if key is not None and not isinstance(key, (str, int, float)):
+    """The name that a key has in JSON."""
+    plain = key if is_key(key) else simplify(key)
+    if not is_key(plain):
         raise NotJson(f"has a key of type {type(key).__name__}, and keys in JSON are text: use str(...)")
     try:
-        check(key, [])
+        # As a text, it need not be finite.
+        clean(plain, [], float)
     except NotJson as error:
         raise NotJson(f"has a key that {error.reason}") from None
-    return str(key) if isinstance(key, str) else json.dumps(key)
+    return str(plain) if isinstance(plain, str) else json.dumps(plain)
+
+
+def is_key(value):
+    return value is None or isinstance(value, (str, int, float))
 
 
 def check_text(text):

@@ -38,6 +38,7 @@ MAX_BYTES_OF_A_CHAR = 4
 INPUT_IS_DATA = ": `input` is the argument `input` of this call, and there is nobody to ask"
 NO_TEXT = "(its text cannot be made)"
 NOT_READABLE = "result has a value whose own methods fail: use str(...), or a dict of what matters"
+NOT_FINITE = "NaN, NaT and infinite values are null in the result ({} of them)"
 NO_MEMORY = "the program needs more memory than this run has: keep less at once, or work in parts"
 MEMORY_IS_KEPT = "; what earlier programs of the session made is still there: `del` what is not needed"
 # The numbers of WASI, where 2 is EACCES and 44 is ENOENT: readers would take them for those of Linux.
@@ -137,13 +138,16 @@ def run(code, given, tools, error_type):
     return value, captured.text()
 
 
-def result_text(value, stdout, send_artifacts, simplify=lambda value: value):
+def result_text(value, stdout, send_artifacts):
     """The result of a call as JSON, in which a value without such a form is told as text.
 
-    `simplify` makes values of packages plain. `send_artifacts` returns names, and is called when the value is known.
+    `send_artifacts` returns names, and is called when the value is known.
     """
+    replaced = []
     try:
-        parts = [f'"result": {a2g_json.encode(simplify(value), "result")}']
+        parts = [f'"result": {a2g_json.encode(value, "result", replaced.append)}']
+        if replaced:
+            parts.append(f'"note": {json_text(NOT_FINITE.format(len(replaced)))}')
     except a2g_json.Unfinished as error:
         raise Failure("result_not_json", str(error) + printed(), None) from None
     except a2g_json.NotJson as error:
@@ -151,7 +155,7 @@ def result_text(value, stdout, send_artifacts, simplify=lambda value: value):
     except MemoryError:
         raise
     except BaseException:
-        # Of the value's own methods, or of a value that is another one at its second reading.
+        # Of the value's own methods.
         parts = told_as_text(value, NOT_READABLE)
     parts.append(f'"stdout": {json_text(stdout)}')
     names = send_artifacts()

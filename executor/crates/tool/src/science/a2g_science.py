@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import random
 import sys
@@ -145,7 +146,7 @@ def run(arguments):
     try:
         save_figures()
         shown = None if is_drawing(value) else value
-        return a2g_program.result_text(shown, stdout, send_artifacts, plain_or_same)
+        return a2g_program.result_text(shown, stdout, send_artifacts)
     except MemoryError:
         raise a2g_program.no_memory() from None
     except (a2g_door.Err, a2g_program.Failure):
@@ -168,47 +169,77 @@ def failure_of(error):
     return a2g_program.Failure("python_error", message, a2g_program.detail(kind, reason, None, trace))
 
 
-def plain_or_same(value):
-    """The value as `plain` makes it, or the value itself, about which the note of the result then says what to do."""
-    try:
-        return plain(value)
-    except Exception:
-        return value
-
-
-def plain(value, depth=0):
-    """The value with those of numpy and pandas replaced by lists, dicts and numbers."""
+def simplify(value):
+    """The lists, dicts, numbers and texts that stand for a value of numpy and pandas. What is in them may be such a value."""
     package = type(value).__module__.partition(".")[0]
     if package == "pandas":
         return plain_of_pandas(value)
-    if package == "numpy" and hasattr(value, "tolist"):
-        return plain(value.tolist(), depth + 1)
-    if depth < a2g_json.MAX_DEPTH:
-        if type(value) is dict:
-            return {plain(key): plain(item, depth + 1) for key, item in value.items()}
-        if type(value) in (list, tuple, set, frozenset):
-            return [plain(item, depth + 1) for item in a2g_json.natural(value)]
-    return value
+    return plain_of_numpy(value) if package == "numpy" else value
+
+
+def plain_of_numpy(value):
+    import numpy
+
+    if isinstance(value, numpy.dtype):
+        return str(value)
+    if not hasattr(value, "tolist"):
+        return value
+    plain = value.tolist()
+    # The numbers that are longer than Python's are lists of themselves.
+    return float(plain) if type(plain) is type(value) else plain
 
 
 def plain_of_pandas(value):
-    if hasattr(value, "to_json"):
-        return json.loads(text_of_pandas(value))
+    import pandas
+
+    if isinstance(value, pandas.DataFrame):
+        return rows_of(value)
+    if isinstance(value, pandas.Series):
+        return plain_of_series(value)
+    if isinstance(value, (pandas.Period, pandas.Interval, pandas.api.extensions.ExtensionDtype)):
+        return str(value)
+    if value is pandas.NaT or value is pandas.NA:
+        return math.nan
     if hasattr(value, "isoformat"):
-        # NaT has the method too.
-        return None if value != value else value.isoformat()
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return None if type(value).__name__ == "NAType" else value
+        return value.isoformat()
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
-def text_of_pandas(value):
-    """The JSON of a DataFrame or Series. Labels that are more than the numbers of rows become columns or names."""
-    is_table, is_numbered = hasattr(value, "columns"), type(value.index).__name__ == "RangeIndex"
-    if is_table and not is_numbered:
-        value = value.reset_index()
-    shape = "records" if is_table or is_numbered or not value.index.is_unique else "index"
-    return value.to_json(orient=shape, date_format="iso", double_precision=15)
+def plain_of_series(series):
+    """An object by the labels of its index, a list if they number the values, and rows if there are several levels or repeats."""
+    if is_numbered(series.index):
+        return series.tolist()
+    if series.index.nlevels == 1 and series.index.is_unique:
+        return dict(zip(series.index.tolist(), series.tolist()))
+    return rows_of(series.to_frame("value" if series.name is None else series.name))
+
+
+def rows_of(table):
+    """Objects by the names of the columns. The labels of the index are columns too, unless they number the rows."""
+    columns = [] if is_numbered(table.index) else columns_of(table.index)
+    columns += [(label, table.iloc[:, place].tolist()) for place, label in enumerate(table.columns)]
+    names = [column_name(label) for label, _ in columns]
+    double = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if double is not None:
+        raise a2g_json.NotJson(f"has two columns that are {json.dumps(double)}, of which one may be its index: rename one")
+    return [dict(zip(names, row)) for row in zip(*(cells for _, cells in columns))]
+
+
+def columns_of(index):
+    """The labels of an index, by its levels: pairs of a name and labels."""
+    other_names = ["index"] if index.nlevels == 1 else [f"level_{level}" for level in range(index.nlevels)]
+    names = [other if name is None else name for name, other in zip(index.names, other_names)]
+    return [(name, index.get_level_values(level).tolist()) for level, name in enumerate(names)]
+
+
+def column_name(label):
+    """The name of a column. Labels of several levels, as those of `agg(["sum", "mean"])`, are one after the other."""
+    parts = label if isinstance(label, tuple) else (label,)
+    return "_".join(filter(None, map(a2g_json.key_text, parts)))
+
+
+def is_numbered(index):
+    return type(index).__name__ == "RangeIndex"
 
 
 def is_drawing(value):
@@ -240,4 +271,5 @@ def close_figures():
         pyplot.close("all")
 
 
+a2g_json.SIMPLIFIERS.insert(0, simplify)
 prepare()
