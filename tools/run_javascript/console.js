@@ -1,6 +1,8 @@
 // `console`: what goes to standard output is kept for the result, the rest goes to the log line by line.
 
+// A program that prints more is taken to print without end: the executor ends it at the output limit of the run.
 const MAX_STDOUT_CHARS = 8 << 20;
+const MAX_SHOWN_CHARS = 100000;
 const MAX_LINE_CHARS = 4096;
 const MAX_DEPTH = 4;
 const MAX_ITEMS = 100;
@@ -34,8 +36,12 @@ export class Stdout {
   }
 
   text() {
-    const note = this.#leftOut > 0 ? [`\n[${this.#leftOut} characters more: write them to a file]\n`] : [];
-    return [...this.#chunks, ...note].join("").toWellFormed();
+    const text = this.#chunks.join("");
+    const leftOut = text.length + this.#leftOut - MAX_SHOWN_CHARS;
+    if (leftOut <= 0) return text.toWellFormed();
+    const half = MAX_SHOWN_CHARS / 2;
+    const note = `\n[... ${leftOut} characters left out: print less, or write to a file ...]\n`;
+    return `${text.slice(0, half)}${note}${text.slice(-half)}`.toWellFormed();
   }
 }
 

@@ -8,7 +8,12 @@ import { Loop } from "./loop.js";
 import { addProgram, hideOwnFrames, isContinued, LINES_BEFORE, programName, traceback, userFrames } from "./stack.js";
 import { makeTools, ToolError } from "./tools.js";
 
+// What is returned of a value and of standard output stays below the usual output limit of 1 MiB, at which the executor ends
+// a run, and with it the session.
+const MAX_RESULT_BYTES = 256 << 10;
 const MAX_TEXT_CHARS = 10000;
+const TOO_LONG =
+  "is longer than 256 KiB as JSON, so `text` is its short form: return a part of it, or write it to a file with fs.write";
 const MAX_MESSAGE_CHARS = 2000;
 const MAX_TRACEBACK_CHARS = 8000;
 const MAX_STDOUT_TAIL_CHARS = 1000;
@@ -91,13 +96,23 @@ export class Programs {
 /** The members that tell the value of a program: as JSON, or else as text with a note that says why. */
 function resultMembers(value, stdout) {
   try {
-    return `"result": ${encode(value, "result")}`;
+    const text = encode(value, "result");
+    if (new TextEncoder().encode(text).length <= MAX_RESULT_BYTES) return `"result": ${text}`;
+    return toldAsText(value, `result ${countOf(value)}${TOO_LONG}`);
   } catch (error) {
     if (!(error instanceof NotJson)) throw toFailure(error, stdout);
     if (error.isPromise) throw new Failure("result_not_json", error.message + printed(stdout), null);
-    const note = JSON.stringify(shorten(error.message));
-    return `"result": null, "text": ${JSON.stringify(show(value))}, "note": ${note}`;
+    return toldAsText(value, shorten(error.message));
   }
+}
+
+function toldAsText(value, note) {
+  return `"result": null, "text": ${JSON.stringify(show(value))}, "note": ${JSON.stringify(note)}`;
+}
+
+function countOf(value) {
+  if (typeof value === "string") return `has ${value.length} characters, and `;
+  return Array.isArray(value) ? `has ${value.length} items, and ` : "";
 }
 
 /** The text of a value, as `console.log` prints it. */

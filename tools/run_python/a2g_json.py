@@ -47,6 +47,10 @@ class Unfinished(NotJson):
     """A coroutine or a call that the program has not waited for, so that it has no value yet."""
 
 
+class TooLong(NotJson):
+    """A value that is certainly longer than a result may be."""
+
+
 UNFINISHED = {"coroutine", "Handle"}
 
 

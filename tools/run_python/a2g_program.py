@@ -12,6 +12,7 @@ import json
 import linecache
 import os
 import re
+import reprlib
 import sys
 import traceback
 import types
@@ -23,11 +24,20 @@ FIRST_PROGRAM = "program.py"
 PROGRAM_NAME = re.compile(r"program(-\d+)?\.py")
 # The number of programs whose source a traceback shows. Functions of older ones are seldom in it.
 MAX_SOURCES = 50
-# More than the executor accepts unless the operator raises its limit.
+# A program that prints more is taken to print without end: the executor ends it at the output limit of the run.
 MAX_STDOUT_BYTES = 8 << 20
-# The executor takes no longer text at once: a longer result would end the run without the name of a limit.
-MAX_RESULT_BYTES = 16 << 20
-TOO_LONG = "the result is longer than 16 MiB: write it to a file below /artifacts, which is returned as an artifact"
+# What is returned of a result and of standard output stays below the usual output limit of 1 MiB, at which the executor ends
+# a run, and with it the session: a byte of standard output can be six in JSON.
+MAX_RESULT_BYTES = 256 << 10
+MAX_SHOWN_STDOUT_BYTES = 100_000
+TOO_LONG = (
+    "result {}is longer than 256 KiB as JSON, so `text` is its short form: return {}, or write it to a file, which is "
+    "returned if it is below /artifacts, and then counts to the output limit of the run"
+)
+# Containers are shown by their first items, and what is none by the text that notebooks show.
+SHORT = reprlib.Repr(
+    maxlevel=4, maxlist=20, maxtuple=20, maxdict=20, maxset=20, maxfrozenset=20, maxstring=100, maxother=10_000
+)
 MAX_TEXT_CHARS = 10_000
 MAX_TEXT_LEVELS = 1000
 CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -98,8 +108,12 @@ class Captured(io.BufferedIOBase):
         return size
 
     def text(self):
-        text = self.content.decode("utf-8", "replace")
-        return f"{text}\n[{self.left_out} bytes more: write them to a file]\n" if self.left_out else text
+        left_out = len(self.content) + self.left_out - MAX_SHOWN_STDOUT_BYTES
+        if left_out <= 0:
+            return self.content.decode("utf-8", "replace")
+        half = MAX_SHOWN_STDOUT_BYTES // 2
+        start, end = (part.decode("utf-8", "replace") for part in (self.content[:half], self.content[-half:]))
+        return f"{start}\n[... {left_out} bytes left out: print less, or write to a file ...]\n{end}"
 
 
 # All programs of a session share these.
@@ -143,11 +157,8 @@ def result_text(value, stdout, send_artifacts):
 
     `send_artifacts` returns names, and is called when the value is known.
     """
-    replaced = []
     try:
-        parts = [f'"result": {a2g_json.encode(value, "result", replaced.append)}']
-        if replaced:
-            parts.append(f'"note": {json_text(NOT_FINITE.format(len(replaced)))}')
+        parts = value_members(value)
     except a2g_json.Unfinished as error:
         raise Failure("result_not_json", str(error) + printed(), None) from None
     except a2g_json.NotJson as error:
@@ -161,25 +172,47 @@ def result_text(value, stdout, send_artifacts):
     names = send_artifacts()
     if names:
         parts.append(f'"artifacts": {json_text(names)}')
-    text = f"{{{', '.join(parts)}}}"
-    if len(text) > MAX_RESULT_BYTES // MAX_BYTES_OF_A_CHAR and len(text.encode()) > MAX_RESULT_BYTES:
-        raise Failure("result_too_long", TOO_LONG, {"max_bytes": MAX_RESULT_BYTES})
-    return text
+    return f"{{{', '.join(parts)}}}"
 
 
-def told_as_text(value, note):
-    return ['"result": null', f'"text": {json_text(show(value))}', f'"note": {json_text(note)}']
+def value_members(value):
+    """The members of the result that tell a value with a form in JSON."""
+    replaced = []
+    try:
+        text = a2g_json.encode(value, "result", replaced.append)
+    except a2g_json.TooLong:
+        return too_long(value)
+    if len(text) > MAX_RESULT_BYTES or len(text.encode()) > MAX_RESULT_BYTES:
+        return too_long(value)
+    note = [f'"note": {json_text(NOT_FINITE.format(len(replaced)))}'] if replaced else []
+    return [f'"result": {text}', *note]
+
+
+def too_long(value):
+    rows = getattr(value, "shape", None)
+    part = "`.head(20)` or an aggregate" if hasattr(type(value), "head") else "a part of it"
+    if isinstance(rows, tuple) and rows:
+        count = f"has {rows[0]} rows, and "
+    elif isinstance(value, str):
+        count = f"has {len(value)} characters, and "
+    else:
+        count = f"has {len(value)} items, and " if isinstance(value, CONTAINERS) and len(value) > 1 else ""
+    return told_as_text(value, TOO_LONG.format(count, part), SHORT.repr)
+
+
+def told_as_text(value, note, make_text=repr):
+    return ['"result": null', f'"text": {json_text(show(value, make_text))}', f'"note": {json_text(note)}']
 
 
 def json_text(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-def show(value):
-    """The text of a value, as the interpreter and notebooks show it."""
+def show(value, make_text):
+    """The text of a value, which is the one that the interpreter and notebooks show if `make_text` is `repr`."""
     try:
         # The text itself, and not the methods of a subclass of it.
-        return NO_TEXT if is_deep(value) else shorten(str.__str__(repr(value)), MAX_TEXT_CHARS)
+        return NO_TEXT if is_deep(value) else shorten(str.__str__(make_text(value)), MAX_TEXT_CHARS)
     except MemoryError:
         raise
     except BaseException:

@@ -188,6 +188,21 @@ const tests = {
     assert.equal(returnLastExpression("s = 'a; b'"), "return (s = 'a; b'\n)");
   },
 
+  async "a long result and long output are told in short"() {
+    for (const [code, words] of [
+      ["return Array(100000).fill(1234)", "result has 100000 items, and is longer than 256 KiB as JSON"],
+      ["return 'ä'.repeat(200000)", "result has 200000 characters, and is longer"],
+      ["return { rows: Array(5000).fill('x'.repeat(100)) }", "result is longer"],
+    ]) {
+      const told = await program(code);
+      assert.equal(told.result, null, code);
+      assert.ok(told.text.length < 10100 && told.note.startsWith(words), told.note);
+    }
+    const { result, stdout } = await program("console.log('x'.repeat(2e6)); console.log('last'); return 5");
+    assert.equal(result, 5);
+    assert.match(stdout, /^x{50000}\n\[\.\.\. 1900006 characters left out: print less.*\]\nx+\nlast\n$/);
+  },
+
   "values that are not JSON are refused with their place"() {
     const cycle = { a: [1] };
     cycle.a.push(cycle);

@@ -201,6 +201,28 @@ except ToolError as error:
             ended("[tools.start.echo()]")
         self.assertEqual(failed.exception.code, "result_not_json")
 
+    def test_a_long_result_and_long_output_are_told_in_short(self):
+        def ended(code):
+            run = a2g_program.run(code, None, self.tools, a2g_tools.ToolError)
+            return json.loads(a2g_program.result_text(*run, lambda: []))
+
+        for code, text, words in [
+            ("list(range(100_000))", "[0, 1, 2,", "result has 100000 items, and is longer than 256 KiB as JSON"),
+            ("'ä' * 200_000", "'ää", "result has 200000 characters, and is longer"),
+            ("{'rows': [{'a': 'x' * 100}] * 5000}", "{'rows': [{'a': 'xxx", "result is longer"),
+        ]:
+            told = ended(code)
+            self.assertIsNone(told["result"], code)
+            self.assertTrue(told["text"].startswith(text) and len(told["text"]) < 10_100, told)
+            self.assertIn(words, told["note"])
+        self.assertEqual(len(ended("'x' * 200_000")["result"]), 200_000)
+        told = ended("print('first')\nprint('x' * 2_000_000)\nprint('last')\n5")
+        self.assertEqual(told["result"], 5)
+        self.assertTrue(told["stdout"].startswith("first\n") and told["stdout"].endswith("x\nlast\n"))
+        self.assertIn("\n[... 1900012 bytes left out: print less, or write to a file ...]\n", told["stdout"])
+        self.assertLess(len(told["stdout"]), 100_100)
+        self.assertEqual(ended("print('y')")["stdout"], "y\n")
+
     def test_a_value_is_deep_only_by_its_levels(self):
         cycle = []
         cycle.append(cycle)

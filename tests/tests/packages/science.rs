@@ -172,6 +172,12 @@ fn values_without_json_are_told(executor: &Executor) {
             Value::Null,
             "infinite values are null in the result (4 of them)",
         ),
+        (
+            "pd.DataFrame({'n': range(200_000)})",
+            Value::Null,
+            json!("  "),
+            "result has 200000 rows, and is longer than 256 KiB as JSON, so `text` is its short form: return `.head(20)`",
+        ),
     ] {
         let answer = run(executor, &format!("import pandas as pd\n{code}"), MEMORY_MB);
         let output = &answer["result"]["result"];
@@ -266,7 +272,6 @@ fn likely_mistakes_are_told_what_to_do(executor: &Executor) {
         ("name = input('name? ')", "there is nobody to ask"),
         ("tools.read(path='/workspace/sales.csv')", "there is no tool `read`"),
         ("await tools.read_file(path='/workspace/sales.csv')", "so leave out `await`"),
-        ("'x' * 5_000_000", "print and return less"),
     ] {
         let answer = run(executor, code, MEMORY_MB);
         assert!(answer["error"].is_object() && answer.to_string().contains(words), "{code}: {answer}");
@@ -295,6 +300,7 @@ fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
     for (code, result, artifacts) in [
         ("import pandas as pd\nframe = pd.DataFrame({'a': [1, 2]})", Value::Null, Value::Null),
         ("open('/artifacts/a.txt', 'w').write('a')", json!(1), json!(["a.txt"])),
+        ("pd.DataFrame({'n': range(200_000)})", Value::Null, Value::Null),
         (
             "import matplotlib.pyplot as plt\nplt.plot(frame['a'])\nresult = 'drawn'",
             json!("drawn"),

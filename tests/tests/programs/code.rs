@@ -416,9 +416,29 @@ fn programs_end_at_their_limits() {
         );
         let answer = run(print, 60);
         assert!(answer.to_string().contains("output"), "{tool}: {answer}");
-        let huge = if tool == "run_python" { "'x' * 5000000" } else { "'x'.repeat(5000000)" };
-        let answer = run(huge, 60);
-        assert!(answer.to_string().contains("output"), "{tool}: {answer}");
+    }
+}
+
+#[test]
+fn long_results_and_output_are_told_in_short() {
+    for (tool, long, prints) in [
+        ("run_python", "'x' * 5000000", "print('x' * 2000000)\n5"),
+        ("run_javascript", "'x'.repeat(5000000)", "console.log('x'.repeat(2000000)); 5"),
+    ] {
+        let Some(executor) = interpreter(tool) else { return };
+        let answer = run(&executor, tool, long);
+        let output = &answer["result"]["result"];
+        let note = output["note"].as_str().unwrap_or_default();
+        assert!(
+            note.starts_with("result has 5000000 characters, and is longer than 256 KiB"),
+            "{tool}: {answer}"
+        );
+        assert_eq!(output["result"], Value::Null, "{tool}: {answer}");
+        let answer = run(&executor, tool, prints);
+        let output = &answer["result"]["result"];
+        let printed = output["stdout"].as_str().unwrap_or_default();
+        assert!(printed.len() < 100_100 && printed.contains("left out: print less"), "{tool}: {answer}");
+        assert_eq!(output["result"], 5, "{tool}: {answer}");
     }
 }
 

@@ -1,5 +1,6 @@
 """run_python with the scientific packages: runs one program, and sends its artifacts."""
 
+import collections
 import gc
 import json
 import math
@@ -172,9 +173,19 @@ def failure_of(error):
 def simplify(value):
     """The lists, dicts, numbers and texts that stand for a value of numpy and pandas. What is in them may be such a value."""
     package = type(value).__module__.partition(".")[0]
+    size = getattr(value, "size", 0) if package in ("numpy", "pandas") else 0
+    if isinstance(size, int):
+        # A byte and a comma.
+        check_size(size, 2)
     if package == "pandas":
         return plain_of_pandas(value)
     return plain_of_numpy(value) if package == "numpy" else value
+
+
+def check_size(items, min_bytes):
+    """Refuses what is too long for a result in any case: to make all of it would take long, and memory."""
+    if items * min_bytes > a2g_program.MAX_RESULT_BYTES:
+        raise a2g_json.TooLong(f"has {items} items, which are too many for JSON: pass a part of it")
 
 
 def plain_of_numpy(value):
@@ -216,10 +227,12 @@ def plain_of_series(series):
 
 def rows_of(table):
     """Objects by the names of the columns. The labels of the index are columns too, unless they number the rows."""
+    # A name in quotation marks, a colon, a byte and a comma.
+    check_size(table.size, 5)
     columns = [] if is_numbered(table.index) else columns_of(table.index)
     columns += [(label, table.iloc[:, place].tolist()) for place, label in enumerate(table.columns)]
     names = [column_name(label) for label, _ in columns]
-    double = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    double = next((name for name, count in collections.Counter(names).items() if count > 1), None)
     if double is not None:
         raise a2g_json.NotJson(f"has two columns that are {json.dumps(double)}, of which one may be its index: rename one")
     return [dict(zip(names, row)) for row in zip(*(cells for _, cells in columns))]

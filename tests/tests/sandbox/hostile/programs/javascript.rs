@@ -117,7 +117,7 @@ fn floods() -> Vec<Case> {
             "const host = await import('a2g:tool/host@0.2.0'); while (true) host.log('info', 'x'.repeat(1e4))",
             Limit("output"),
         ),
-        case("return Array(2000).fill('x'.repeat(1000))", Limit("output")),
+        case("return Array(2000).fill('x'.repeat(1000))", Tells("is longer than 256 KiB as JSON")),
         case("throw new Error('x'.repeat(1e6))", Refused(JAVASCRIPT, "characters ...]")),
         case(
             "const x = []; while (true) x.push(new Uint8Array(1 << 20).fill(1))",
