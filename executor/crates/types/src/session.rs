@@ -187,7 +187,7 @@ impl SessionEnd {
     #[must_use]
     pub fn clause(self) -> &'static str {
         match self {
-            Self::TurnFailed => "the turn ended otherwise than with a result or the tool's own error",
+            Self::TurnFailed => "the turn reached a limit (time, memory, output) or crashed",
             Self::ProcessEnded => "its process has ended, or may not be used again",
             Self::Stopped => "it was stopped or revoked",
             Self::ToolChanged => "the tool was changed",

@@ -28,8 +28,9 @@ use tokio::time::Instant;
 
 /// The refusal of a handle that continues nothing. It does not say whether there is such a session.
 const LOST: &str = "there is no such session of this caller, agent and tool: it was never opened, or it has \
-     ended (idle for longer than `sessions.idle_seconds`, a turn without an answer, another version of the \
-     tool, a stop, or a restart). Open another session; nothing of an earlier one is in it";
+     ended (a turn that reached a limit of time, memory or output or crashed, idle for longer than \
+     `sessions.idle_seconds`, another version of the tool, a stop, or a restart). Open another session; \
+     nothing of an earlier one is in it";
 const BUSY: &str =
     "another turn of this session has not ended: wait for its result, and then send this call again";
 const OFF: &str =

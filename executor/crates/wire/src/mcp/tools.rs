@@ -118,7 +118,9 @@ impl<'a> ToolDefinition<'a> {
 /// The description of the argument that asks for a session.
 const SESSION_DESCRIPTION: &str = "Optional. \"new\" keeps what this call defines (variables, imports, open \
      files) for further calls: the result's last line names the session, such as ses_…, and the next call \
-     passes that name here. Without it, nothing is kept.";
+     passes that name here. The session ends when a call reaches a limit (time, memory, output) or crashes, \
+     and after the idle time that results name; an error of the program itself does not end it. Without it, \
+     nothing is kept.";
 
 /// The schema of the arguments, with the one that asks for a session if the tool has sessions.
 fn input_schema(tool: &Descriptor) -> Cow<'_, Value> {
