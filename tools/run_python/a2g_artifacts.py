@@ -20,6 +20,8 @@ MEDIA_TYPES = {
     "xml": "application/xml",
 }
 CHUNK_BYTES = 1 << 20
+# Beside a failure, they stay below the usual output limit.
+MAX_BYTES_OF_FAILED = 512 << 10
 
 
 def extension(name):
@@ -50,6 +52,28 @@ def send(send_chunk, error_type=()):
     if refused:
         raise a2g_program.Failure("invalid", a2g_program.shorten("; ".join(refused)), {"artifacts": names})
     return names
+
+
+def send_of_failed(failure, send_new):
+    """Adds the files that a failed program has written to its failure: the next call of the session has not written them.
+
+    `send_new` sends new files, and returns their names.
+    """
+    new = a2g_files.new_artifacts()
+    try:
+        # Too many of them would end the run, and leave the reason of the failure untold.
+        names = send_new() if sum(content.size() for _, _, content in new) <= MAX_BYTES_OF_FAILED else None
+    except a2g_program.Failure as refused:
+        failure.message += f"\n{refused.message}"
+        names = refused.detail["artifacts"]
+    except MemoryError:
+        names = None
+    if names is None:
+        for _, _, content in new:
+            content.is_sent = True
+        failure.message += f"\n{len(new)} new file(s) in /artifacts were not returned, because the call failed: write them again"
+    elif names:
+        failure.detail = {**(failure.detail or {}), "artifacts": names}
 
 
 def refusal(path, reason):

@@ -62,6 +62,7 @@ class WitWorld(wit_world.WitWorld):
         try:
             return run(json.loads(arguments))
         except a2g_program.Failure as failure:
+            a2g_artifacts.send_of_failed(failure, send_artifacts)
             raise Err(ToolError(failure.code, failure.message, failure.detail_text())) from None
 
 
@@ -75,9 +76,13 @@ def run(arguments):
         a2g_files.start(json.loads(os.environ.get("A2G_FOLDERS", "[]")))
     value, stdout = a2g_program.run(arguments["code"], arguments.get("input"), TOOLS, a2g_tools.ToolError)
     try:
-        return a2g_program.result_text(value, stdout, lambda: a2g_artifacts.send(host.artifact, Err))
+        return a2g_program.result_text(value, stdout, send_artifacts)
     except MemoryError:
         raise a2g_program.no_memory() from None
+
+
+def send_artifacts():
+    return a2g_artifacts.send(host.artifact, Err)
 
 
 def warm_up():

@@ -329,6 +329,29 @@ class Artifacts(unittest.TestCase):
         self.assertEqual((failed.exception.detail, self.sent), ({"artifacts": ["c"]}, [("c", b"x", True)]))
         self.assertEqual(self.send(), [])
 
+    def failed(self, message="no", detail=None):
+        failure = a2g_program.Failure("python_error", message, detail)
+        a2g_artifacts.send_of_failed(failure, self.send)
+        return failure
+
+    def test_files_of_a_failed_program_are_returned_with_its_failure(self):
+        a2g_files.add("/artifacts/a", b"x")
+        failure = self.failed(detail={"line": 1})
+        self.assertEqual((failure.message, failure.detail), ("no", {"line": 1, "artifacts": ["a"]}))
+        self.assertEqual((self.sent, self.send()), ([("a", b"x", True)], []))
+        self.assertEqual((self.failed().message, self.failed().detail), ("no", None))
+        a2g_files.add("/artifacts/b\nc", b"x")
+        a2g_files.add("/artifacts/d", b"x")
+        failure = self.failed()
+        self.assertIn("no control character", failure.message)
+        self.assertEqual(failure.detail, {"artifacts": ["d"]})
+
+    def test_large_files_of_a_failed_program_are_not_returned(self):
+        a2g_files.add("/artifacts/large", bytes(600 << 10))
+        failure = self.failed()
+        self.assertIn("1 new file(s) in /artifacts were not returned", failure.message)
+        self.assertEqual((failure.detail, self.sent, self.send()), (None, [], []))
+
     def test_no_two_files_have_the_same_name(self):
         a2g_files.add("/artifacts/d/e.csv", b"")
         self.assertEqual(self.send(), ["d-e.csv"])

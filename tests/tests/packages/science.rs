@@ -318,4 +318,13 @@ fn a_session_keeps_names_and_returns_new_artifacts(executor: &Executor) {
         assert_eq!((&output["result"], &output["artifacts"]), (&result, &artifacts), "{code}: {answer}");
         session = answer["result"]["session"]["handle"].as_str().expect("a handle").to_owned();
     }
+    let ask = |code: &str| {
+        let mut call = execute_within("run_python", json!({ "code": code }), MEMORY_MB, 120);
+        call["session"] = json!(session);
+        executor.rpc("a2g/execute", &call)
+    };
+    let failed = ask("plt.plot([1])\nplt.savefig('/artifacts/f.png')\n1 / 0");
+    assert_eq!(failed["error"]["data"]["report"]["artifacts"][0]["name"], "f.png", "{failed}");
+    let next = ask("1");
+    assert_eq!(next["result"]["result"], json!({ "result": 1, "stdout": "" }), "{next}");
 }

@@ -147,3 +147,22 @@ fn a_program_beyond_its_time_or_memory_ends_the_session() {
         assert!(report["tool_error"]["message"].to_string().contains("is not defined"), "{report}");
     }
 }
+
+#[test]
+fn artifacts_of_a_failed_program_come_with_its_own_call() {
+    if !has_interpreter("run_python") {
+        return;
+    }
+    let fixture = Fixture::start_in(options(), Catalogue::empty().copy("run_python"));
+    let program = |session: &str, code: &str| call("run_python", json!({ "code": code }), session, 256, 60);
+    let failed = fixture.run(&program("new", "open('/artifacts/a.txt', 'w').write('a')\n1 / 0"));
+    assert_eq!(failed["artifacts"][0]["name"], "a.txt", "{failed}");
+    assert_eq!(failed["tool_error"]["detail"]["artifacts"], json!(["a.txt"]), "{failed}");
+    let large = "open('/artifacts/b', 'wb').write(bytes(600_000))\n1 / 0";
+    let dropped = fixture.run(&program(&handle_of(&failed), large));
+    let message = dropped["tool_error"]["message"].to_string();
+    assert!(message.contains("1 new file(s) in /artifacts were not returned"), "{dropped}");
+    let next = fixture.run(&program(&handle_of(&failed), "1"));
+    assert_eq!(next["result"], json!({ "result": 1, "stdout": "" }), "{next}");
+    assert!(dropped["artifacts"].is_null() && next["artifacts"].is_null(), "{dropped} {next}");
+}

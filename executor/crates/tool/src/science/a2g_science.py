@@ -127,6 +127,8 @@ def main():
     try:
         result = run(json.loads(a2g_door.arguments()))
     except a2g_program.Failure as failure:
+        a2g_artifacts.send_of_failed(failure, send_artifacts)
+        close_figures()
         a2g_door.fail(failure.code, failure.message, failure.detail_text())
     except a2g_door.Err as error:
         a2g_door.fail(error.value.code, error.value.message, error.value.detail)
