@@ -37,7 +37,8 @@ STARTED = int(time.time())
 # The folders of which all files are in memory, and those of them that a program can write to.
 roots = ()
 writable = ()
-# The granted folders that are these or below these.
+# The names of the granted folders, and those of them that are these or below these.
+granted = ()
 granted_inside = ()
 contents = {}
 folders = set()
@@ -539,14 +540,15 @@ def change_folder(real):
     return chdir
 
 
-def start(granted):
+def start(names):
     """Gives a run its working folder: the first of the granted folders, or /tmp if there is none.
 
     /tmp is in memory, unless a granted folder has it: then programs find the files that are there. Of the other folders in
     memory, a granted folder hides only its own part, and nothing of Python's library.
     """
-    global here, roots, writable, granted_inside
-    names = [name.rstrip("/") for name in granted if name.startswith("/")]
+    global here, roots, writable, granted, granted_inside
+    granted = tuple(name for name in names if name.startswith("/"))
+    names = [name.rstrip("/") for name in granted]
     if any(is_below(name, (TEMPORARY,)) or is_below(TEMPORARY, (name,)) for name in names):
         roots = tuple(name for name in roots if name != TEMPORARY)
         writable = tuple(name for name in writable if name != TEMPORARY)

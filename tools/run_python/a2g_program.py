@@ -17,6 +17,7 @@ import sys
 import traceback
 import types
 
+import a2g_files
 import a2g_json
 
 # The names by which tracebacks tell the programs of a session apart.
@@ -42,6 +43,8 @@ MAX_TEXT_CHARS = 10_000
 MAX_TEXT_LEVELS = 1000
 CONTAINERS = (list, tuple, dict, set, frozenset)
 MAX_MESSAGE_CHARS = 2000
+# The number of granted folders that an error names.
+MAX_FOLDERS = 8
 MAX_TRACEBACK_CHARS = 8000
 MAX_STDOUT_TAIL_CHARS = 1000
 MAX_BYTES_OF_A_CHAR = 4
@@ -327,12 +330,30 @@ def advice(error):
         return f": {name_advice(error.name)}"
     if type(error) is TypeError and str(error).endswith("object is not callable") and calls_input(error):
         return INPUT_IS_DATA
-    name = error.filename if isinstance(error, OSError) else None
+    return file_advice(error) if isinstance(error, OSError) else ""
+
+
+def file_advice(error):
+    name = error.filename
     if isinstance(name, str) and not os.path.isabs(name):
         return f": the working folder is {os.getcwd()!r}"
     if isinstance(error, PermissionError):
-        return ": the files that were granted to this run do not include it, or only for reading"
+        return f": the files that were granted to this run do not include it, or only for reading: {places()}"
+    # Of a file in memory, the error has the whole path.
+    if isinstance(error, FileNotFoundError) and not a2g_files.granted:
+        here = os.getcwd()
+        if a2g_files.is_below(str(name), (here,)):
+            return f": no folder is granted to this run, so relative paths start in {here!r}"
     return ""
+
+
+def places():
+    """The folders in which a run has files."""
+    in_memory = " and ".join(map(repr, a2g_files.writable))
+    if not a2g_files.granted:
+        return f"no folder is granted, so it has files in memory only, in {in_memory}"
+    folders = ", ".join(map(repr, a2g_files.granted[:MAX_FOLDERS]))
+    return f"it has files in {folders}, and in memory in {in_memory}"
 
 
 def calls_input(error):

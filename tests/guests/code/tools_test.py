@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import unittest
+import unittest.mock
 import uuid
 
 import a2g_artifacts
@@ -158,6 +159,20 @@ except ToolError as error:
         with self.assertRaises(a2g_program.Failure) as failed:
             self.run_program("raise ValueError('[Errno 2] mine')")
         self.assertEqual(failed.exception.message, "ValueError: [Errno 2] mine (line 1)")
+
+    def test_errors_of_files_name_the_folders_of_the_run(self):
+        refused = "raise PermissionError(2, 'Permission denied', '/')"
+        missing = f"raise FileNotFoundError(2, 'No such file', {os.getcwd() + '/orders.csv'!r})"
+        for granted, code, words in [
+            (("/workspace",), refused, "it has files in '/workspace', and in memory in '/tmp' and '/artifacts'"),
+            ((), refused, "no folder is granted, so it has files in memory only, in '/tmp' and '/artifacts'"),
+            ((), missing, f"no folder is granted to this run, so relative paths start in {os.getcwd()!r}"),
+            (("/workspace",), missing, "orders.csv' (line 1)"),
+        ]:
+            given = {"granted": granted, "writable": a2g_files.WRITABLE}
+            with unittest.mock.patch.multiple(a2g_files, **given), self.assertRaises(a2g_program.Failure) as failed:
+                self.run_program(code)
+            self.assertIn(words, failed.exception.message)
 
     def test_an_array_that_does_not_fit_is_told_the_limit(self):
         for code, words in [

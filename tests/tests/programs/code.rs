@@ -136,7 +136,8 @@ fn python_programs() {
                     "python_error",
                     Some(1),
                     "PermissionError: Permission denied: '/etc/passwd': the files that were granted to this run do not \
-                     include it",
+                     include it, or only for reading: it has files in '/workspace', and in memory in '/tmp' and \
+                     '/artifacts' (line 1)",
                 ),
             ),
             (
@@ -268,6 +269,13 @@ fn python_has_a_working_folder_and_temporary_files() {
     // Temporary files are those of the run, and without a grant it has no others.
     let without = run("import os\nopen('a', 'w').write('1')\n[os.getcwd(), os.listdir('/tmp')]", json!([]));
     assert_eq!(without, json!(["/tmp", ["a"]]));
+    let mut grant = manifest();
+    grant["max_memory_mb"] = json!(256);
+    grant["filesystem_scope"] = json!([]);
+    let missing = intent("run_python", json!({ "code": "open('orders.csv')" }));
+    let answer = executor.rpc("a2g/execute", &approved(missing, &grant));
+    let words = "no folder is granted to this run, so relative paths start in '/tmp'";
+    assert!(answer["error"].to_string().contains(words), "{answer}");
 }
 
 #[test]

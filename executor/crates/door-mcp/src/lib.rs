@@ -72,12 +72,13 @@ fn busy_fault(message: String) -> Fault {
 fn instructions(executor: &Executor) -> String {
     let ceilings = executor.queries.ceilings();
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>();
-    let files = match (areas.as_slice(), ceilings.access) {
-        ([], _) => "no files".to_owned(),
-        (areas, Access::ReadWrite) => format!("files in {}, by absolute paths", areas.join(", ")),
-        (areas, Access::ReadOnly) => {
-            format!("files in {}, by absolute paths and for reading only", areas.join(", "))
-        }
+    let reading = match ceilings.access {
+        Access::ReadWrite => "",
+        Access::ReadOnly => " for reading",
+    };
+    let files = match areas.as_slice() {
+        [] => "no files".to_owned(),
+        areas => format!("files in {}{reading} (arguments name them by absolute paths)", areas.join(", ")),
     };
     let lists = ceilings.hosts.allowed.iter().chain(ceilings.tool_hosts.values());
     let has_network = ceilings.network && lists.flatten().next().is_some();
