@@ -412,8 +412,15 @@ fn a_module_that_needs_more_memory_to_start_than_it_gets_is_named_with_both_numb
 /// A catalogue may have been written by hand: its runs say the same, at every door.
 #[test]
 fn a_call_of_a_module_that_cannot_start_names_the_limit() {
-    let tool = Tool::command_bytes("large", large_at_start()).limit("max_memory_mb", 16);
-    let executor = Executor::start(Options::new().catalogue(&Catalogue::empty().add(tool)));
+    let tools = [("large", 16), ("roomy", 64)]
+        .map(|(name, mb)| Tool::command_bytes(name, large_at_start()).limit("max_memory_mb", mb));
+    let catalogue = tools.into_iter().fold(Catalogue::empty(), Catalogue::add);
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    let of_verdict = executor.rpc("a2g/execute", &execute_within("roomy", json!({}), 16, 30));
+    let told = error(&of_verdict, -32003)["message"].to_string();
+    let key =
+        "set by the verdict (where the built-in governor decides: `capabilities.resources.max_memory_mb`";
+    assert!(told.contains(key), "{of_verdict}");
     let answer = executor.rpc("a2g/execute", &execute("large", json!({})));
     let error = error(&answer, -32003);
     let message = "the module needs 17 MB of memory to start; its limit is 16 MB, set by the tool's own manifest \

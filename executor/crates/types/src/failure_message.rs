@@ -350,7 +350,12 @@ fn start_memory_message(bytes: u64, usage: &Usage) -> String {
     let key = match usage.memory.layer {
         Layer::Tool => " (`max_memory_mb`)",
         Layer::Executor => " (`ceilings.max_memory_mb`)",
-        Layer::Verdict | Layer::Operator | Layer::Condition | Layer::StandingPolicy | Layer::Caller => "",
+        Layer::Condition => " (`max_memory_mb`)",
+        Layer::StandingPolicy => " (`capabilities.resources.max_memory_mb`)",
+        Layer::Verdict => {
+            " (where the built-in governor decides: `capabilities.resources.max_memory_mb` of the agent's policy)"
+        }
+        Layer::Operator | Layer::Caller => "",
     };
     format!(
         "the module needs {} MB of memory to start; its limit is {}, set by {}{key}",
