@@ -388,3 +388,22 @@ fn a_tool_with_the_name_of_the_request_is_refused_at_the_start() {
         (listed.status == 200).then_some(())
     });
 }
+
+#[test]
+fn the_instructions_name_tools_that_cannot_be_used_and_no_forbidden_one() {
+    let thrower = |name| {
+        Tool::command(name, "(module (tag) (memory (export \"memory\") 1) (func (export \"_start\")))")
+    };
+    let catalogue = Catalogue::empty().add(thrower("throws")).add(thrower("payments_throw"));
+    let policies = methods::policy_folder(&[policy_for_all(&[("throws", json!({}))])]);
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let mut client = executor.client();
+    let named = "`throws`: the module cannot be compiled: it uses WebAssembly exceptions, which are off: the operator \
+                 can set `exceptions = true`";
+    let told = eventually("the tool is known to be unusable", || {
+        let answer = post(&mut client, &request(1, "server/discover", json!({})), &[]).json();
+        let told = answer["result"]["instructions"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        told.contains("`throws`").then(|| told.to_owned())
+    });
+    assert!(told.contains(named) && !told.contains("payments_throw"), "{told}");
+}

@@ -49,6 +49,7 @@ use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision};
 use a2g_wire::strict_json::JsonBounds;
 use approval::{Elicitor, States};
 use changes::{FinishedRuns, ListChanges};
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -59,6 +60,12 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MAX_UNREAD_NOTIFICATIONS: usize = 256;
 /// The longest wait for tools that can be listed only when they are compiled. Hosts give a server about a minute.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The longest wait with the advice for models for tools that turn out to be unusable, which it names.
+const ADVICE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The maximum number of unusable tools that the advice for models names.
+const MAX_NAMED_TOOLS: usize = 8;
 
 /// The delay after which a client should repeat a request that was refused because the maximum number of requests or
 /// streams is open, in milliseconds.
@@ -106,7 +113,7 @@ struct McpDoor {
     decider: Decider,
     /// The URL of the console, for links to decisions.
     console_url: ConsoleUrl,
-    /// The advice for models.
+    /// The advice for models, without the tools that cannot be used.
     instructions: String,
     /// The definitions of the tools, without sessions and in a session.
     definitions: PerCatalog<Definitions>,
@@ -188,6 +195,23 @@ impl McpDoor {
         protocol::may_see(&self.executor, caller, agent, tool)
     }
 
+    /// The advice for models, with the tools that the caller would find in the list if they could be used.
+    fn instructions_for(&self, caller: &Caller) -> Cow<'_, str> {
+        let Ok(agent) = self.agent_of(caller) else { return Cow::Borrowed(&self.instructions) };
+        let unusable = self.executor.catalogue.unusable_tools().into_iter();
+        let seen = unusable.filter(|(name, _)| self.may_see(caller, &agent, name)).take(MAX_NAMED_TOOLS);
+        let reasons = seen.map(|(name, reason)| format!("`{name}`: {reason}")).collect::<Vec<_>>();
+        match reasons.as_slice() {
+            [] => Cow::Borrowed(&self.instructions),
+            reasons => format!(
+                "{} Tools that are not in the list, because they cannot be used: {}.",
+                self.instructions,
+                reasons.join("; ")
+            )
+            .into(),
+        }
+    }
+
     /// Answers a request whose answer is a single message.
     ///
     /// # Errors
@@ -195,13 +219,19 @@ impl McpDoor {
     async fn answer(&self, context: RequestContext, request: McpRequest) -> Result<String, McpError> {
         let encoder = context.encoder();
         let needs_tools = matches!(request, McpRequest::ListTools { .. } | McpRequest::CallTool(_));
+        let needs_advice = matches!(request, McpRequest::Discover | McpRequest::Initialize { .. });
         if self.waits_for_tools && needs_tools {
             self.wait_for_tools().await;
+        } else if self.waits_for_tools && needs_advice {
+            let prepared = self.executor.catalogue.wait_until_prepared();
+            let _some_are_preparing = tokio::time::timeout(ADVICE_TIMEOUT, prepared).await;
         }
         match request {
-            McpRequest::Discover => Ok(encoder.discover(&context.id, &self.instructions)),
+            McpRequest::Discover => {
+                Ok(encoder.discover(&context.id, &self.instructions_for(&context.caller)))
+            }
             McpRequest::Initialize { version, capabilities: _ } => {
-                Ok(encoder.initialize(&context.id, &version, &self.instructions))
+                Ok(encoder.initialize(&context.id, &version, &self.instructions_for(&context.caller)))
             }
             // A session stores the level before it asks for this answer.
             McpRequest::Ping | McpRequest::SetLogLevel(_) => Ok(encoder.empty(&context.id)),

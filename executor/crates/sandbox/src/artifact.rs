@@ -12,6 +12,10 @@ use wasmtime::component::Component;
 use wasmtime::{Engine, InstancePre, Module};
 use wasmtime_wasi::p2::bindings::CommandPre;
 
+/// The reason why a module with a proposal that the operator can allow cannot be compiled.
+const NO_EXCEPTIONS: &str = "it uses WebAssembly exceptions, which are off: the operator can set `exceptions = true` in \
+                             `[catalog]` of the configuration";
+
 /// A module cannot be used as a tool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -173,6 +177,9 @@ pub(super) fn compile(engine: &Engine, wasm: &[u8]) -> Result<Vec<u8>, ArtifactE
 }
 
 fn invalid_module(error: wasmtime::Error) -> ArtifactError {
+    if error.root_cause().to_string().contains("exceptions proposal not enabled") {
+        return ArtifactError::Invalid(NO_EXCEPTIONS.into());
+    }
     ArtifactError::Invalid(error.into())
 }
 

@@ -111,6 +111,21 @@ impl CurrentCatalog {
         entries.map(|(name, _)| name.to_string()).collect()
     }
 
+    /// The tools that cannot be used, sorted by name, each with the reason that callers may know.
+    #[must_use]
+    pub fn unusable_tools(&self) -> Vec<(ToolName, String)> {
+        let loaded = self.current();
+        let unusable = loaded.catalog.iter().filter_map(|(name, entry)| {
+            let reason = match entry {
+                CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).err()?.to_owned(),
+                CatalogEntry::Preparing(_) => return None,
+                CatalogEntry::Broken(error) => error.public_message(),
+            };
+            Some((name.clone(), reason))
+        });
+        unusable.collect()
+    }
+
     /// Replaces the catalogue for later calls. A run that has begun keeps its catalogue.
     pub fn replace(&self, mut loaded: LoadedCatalog) {
         let old = self.tools();
@@ -145,6 +160,11 @@ impl CurrentCatalog {
     /// Waits until every tool that is not broken has a descriptor.
     pub async fn wait_until_described(&self) {
         self.wait_for(Catalog::has_all_descriptors).await;
+    }
+
+    /// Waits until every tool is compiled or broken.
+    pub async fn wait_until_prepared(&self) {
+        self.wait_for(|catalog| catalog.preparing_tools().is_empty()).await;
     }
 
     /// Waits until a condition of the catalogue is true.
