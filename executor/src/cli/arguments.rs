@@ -321,8 +321,9 @@ pub(super) struct Serve {
 Without `--config`, nothing has to be configured: the governor and the journal are
 in this process, tools may use the files below the current folder but no network,
 and every call is recorded (`a2g-executor journal list`). With `--config`, the
-governor, the journal and the ceilings are those of the file; with `--connect`,
-those of the running server.
+governor, the journal and the ceilings are those of the file: in place of
+`--scope`, it has `ceilings.filesystem_scope`, and its policies have `paths`.
+With `--connect`, they are those of the running server.
 
 Examples:
   a2g-executor mcp --print-config claude-code
@@ -337,16 +338,16 @@ pub(super) struct Mcp {
     pub(super) tools: Option<PathBuf>,
     /// A folder that tools may use, instead of the current one; can be given more than once. A first `~` is the home
     /// folder, also where no shell expands it
-    #[arg(long, value_name = "FOLDER", conflicts_with = "config", value_parser = path_of_host())]
+    #[arg(long, value_name = "FOLDER", value_parser = path_of_host())]
     pub(super) scope: Vec<PathBuf>,
     /// Let tools only read files
-    #[arg(long, conflicts_with = "config")]
+    #[arg(long)]
     pub(super) read_only: bool,
     /// Let tools also use files with secrets in these folders, such as `.env` and `.ssh`
-    #[arg(long, conflicts_with = "config")]
+    #[arg(long)]
     pub(super) with_secrets: bool,
     /// The journal's file
-    #[arg(long, value_name = "FILE", conflicts_with = "config", value_parser = path_of_host())]
+    #[arg(long, value_name = "FILE", value_parser = path_of_host())]
     pub(super) journal: Option<PathBuf>,
     /// List every tool, or as `code` what a program needs to find and call them. Default: `doors.mcp.listing`, else
     /// tools

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
+    check_options(&arguments)?;
     if let Some(host) = arguments.print_config {
         print(host_config(host, &arguments)?);
         if is_in_container() {
@@ -66,6 +67,29 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         max_journals: if names_no_journal { MAX_JOURNALS } else { 1 },
     };
     serve::run(&config, Granter::new(authority), launch)
+}
+
+/// Refuses the options in whose place a configuration has keys.
+fn check_options(arguments: &Mcp) -> Result<(), UsageError> {
+    if arguments.config.is_none() {
+        return Ok(());
+    }
+    let replaced = [
+        (
+            !arguments.scope.is_empty(),
+            "--scope",
+            "`ceilings.filesystem_scope`, and `paths` in the rules of its policies",
+        ),
+        (arguments.read_only, "--read-only", "`ceilings.read_only`"),
+        (arguments.with_secrets, "--with-secrets", "`blocked_paths` in the rules of its policies"),
+        (arguments.journal.is_some(), "--journal", "`journal.path`"),
+    ];
+    match replaced.into_iter().find(|(is_given, _, _)| *is_given) {
+        Some((_, option, keys)) => {
+            Err(UsageError(format!("`{option}` cannot be used with `--config`: the file has {keys}")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn listing(form: ListingForm) -> Listing {

@@ -325,6 +325,13 @@ fn a_server_that_cannot_be_used_is_refused_at_start() {
         (&["--connect", "http://127.0.0.1/mcp", "--token-file", &open], "`--token-file`: "),
         (&["--connect", "http://127.0.0.1/mcp", "--tools", "x"], "cannot be used with"),
         (&["--token-file", &token], "--connect"),
+        (
+            &["--config", "x", "--scope", "y"],
+            "`--scope` cannot be used with `--config`: the file has `ceilings.filesystem_scope`, and `paths`",
+        ),
+        (&["--config", "x", "--read-only"], "`ceilings.read_only`"),
+        (&["--config", "x", "--with-secrets"], "`blocked_paths`"),
+        (&["--config", "x", "--journal", "y"], "`journal.path`"),
     ] {
         ends(Command::new(program()).arg("mcp").args(arguments), 2, expected);
     }
