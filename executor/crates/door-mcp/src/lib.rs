@@ -81,7 +81,7 @@ fn instructions(executor: &Executor) -> String {
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>();
     let reading = match ceilings.access {
         Access::ReadWrite => "",
-        Access::ReadOnly => " for reading",
+        Access::ReadOnly => " for reading only",
     };
     let files = match areas.as_slice() {
         [] => "no files".to_owned(),
