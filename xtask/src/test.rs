@@ -66,6 +66,9 @@ const TORTURE_SEQUENCES: u32 = 100_000;
 /// The number of generated texts in which values are replaced.
 const TORTURE_REDACTIONS: u32 = 1_000_000;
 
+/// The features of the programs of this crate that the demo and the benchmark build, so that these are compiled with the
+/// tests. What they depend on, the tests use too.
+const PROGRAMS: &str = "--features=xtask/api,xtask/wat";
 /// The part of a test's name that says that the test needs [`WASIP2`].
 const WASIP2_MARK: &str = "wasip2";
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -223,7 +226,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let names_package = for_cargo.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"));
     let main_tests = |last: &str| {
         let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast"]);
-        cargo.args((!names_package).then_some("--workspace")).args(for_cargo).arg(last);
+        cargo.args((!names_package).then_some(["--workspace", PROGRAMS]).into_iter().flatten());
+        cargo.args(for_cargo).arg(last);
         cargo
     };
     let list = || {

@@ -3,6 +3,7 @@
 use a2g_command::installed::installed_places;
 use a2g_core::catalog::ToolManifest;
 use anyhow::{Context as _, bail};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// The module, in one of the [`installed_places`].
@@ -47,6 +48,18 @@ pub(crate) fn check_folder(name: &str, force: bool) -> anyhow::Result<()> {
         bail!("`{name}` exists already: `--force` replaces its `tool.toml` and its module");
     }
     Ok(())
+}
+
+/// `false` for a value that has something that TOML does not have: `null`, or an integer above those of 64 bits with a
+/// sign.
+pub(crate) fn is_toml(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(items) => items.iter().all(is_toml),
+        Value::Object(members) => members.values().all(is_toml),
+        Value::Number(number) => !number.is_u64() || number.is_i64(),
+        Value::Bool(_) | Value::String(_) => true,
+    }
 }
 
 /// Writes the folder of a tool: its `tool.toml`, which says what it was made of, and a copy of the `module`. Its

@@ -7,6 +7,7 @@
 use super::Source;
 use super::endpoint::Endpoint;
 use super::server::ListedTools;
+use crate::client::is_toml;
 use a2g_core::catalog::{Schema, ToolManifest};
 use a2g_types::ident::{SecretName, ToolName, excerpt};
 use a2g_types::limit::ClaimedLimits;
@@ -243,14 +244,14 @@ fn remove_nulls(schema: &mut Value) {
     };
     let is_annotation = |name: &str| ["default", "examples", "example"].contains(&name);
     keywords.retain(|name, value| {
-        name == "const" || !(value.is_null() || is_annotation(name) && has_null(value))
+        name == "const" || !(value.is_null() || is_annotation(name) && !is_toml(value))
     });
     let mut more = Vec::new();
     if keywords.get("const").is_some_and(Value::is_null) {
         keywords.remove("const");
         more.push(json!({ "type": "null" }));
     }
-    if let Some(Value::Array(values)) = keywords.get("enum").filter(|values| has_null(values)) {
+    if let Some(Value::Array(values)) = keywords.get("enum").filter(|values| !is_toml(values)) {
         let others = values.iter().filter(|value| !value.is_null()).cloned().collect::<Vec<_>>();
         more.push(match others.as_slice() {
             [] => json!({ "type": "null" }),
@@ -275,15 +276,6 @@ fn remove_nulls(schema: &mut Value) {
         Value::Array(all) => all.extend(more),
         // No schema: the validator refuses it.
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {}
-    }
-}
-
-fn has_null(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.iter().any(has_null),
-        Value::Object(members) => members.values().any(has_null),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
 
@@ -382,6 +374,7 @@ mod tests {
     fn a_schema_keeps_its_meaning_without_null() {
         let mut schema = json!({
             "default": { "a": null },
+            "examples": [u64::MAX],
             "properties": {
                 "default": { "type": ["string", "null"], "default": null, "x-note": null },
                 "kind": { "enum": ["a", null], "description": "b" },
@@ -390,7 +383,7 @@ mod tests {
         });
         let before = Schema::new(&schema).unwrap();
         remove_nulls(&mut schema);
-        assert!(!has_null(&schema), "{schema}");
+        assert!(is_toml(&schema), "{schema}");
         let after = Schema::new(&schema).unwrap();
         for value in [
             json!({ "kind": "a" }),

@@ -4,11 +4,12 @@ use super::document::{Document, clean, text_member};
 use super::operation::{Effect, Operation, Route, snake_case};
 use super::parameters::Arguments;
 use super::response::Responses;
-use super::schema::{Converted, Direction, convert, has_null};
+use super::schema::{Converted, Direction, convert};
 use super::security::{Binding, bindings};
 use super::settings::OpenapiSettings;
 use super::uri::write_url;
 use crate::arguments::ApiOptions;
+use crate::client::is_toml;
 use a2g_core::catalog::{AnswerBody, Example, Expected, RecordedAnswer, Schema, ToolManifest};
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{ClaimedLimits, FileEffects};
@@ -171,7 +172,7 @@ fn example(
     }
     let result = Value::Object(members);
     let passed = Value::Object(given.clone());
-    if has_null(&passed) || has_null(&result) {
+    if !is_toml(&passed) || !is_toml(&result) {
         return None;
     }
     Schema::new(manifest.arguments.as_ref()?).ok()?.check(&passed).ok()?;

@@ -5,6 +5,7 @@
 //! that are nested the deepest.
 
 use super::document::{Document, Version, clean, list_member, object_member, text_member};
+use crate::client::is_toml;
 use a2g_core::catalog::Schema;
 use anyhow::bail;
 use serde_json::{Map, Value, json};
@@ -324,13 +325,13 @@ impl<'a> Converter<'a> {
 
     fn copy_enumeration(&mut self, schema: &Value, out: &mut Map<String, Value>) {
         let values = list_member(schema, "enum");
-        let kept = values.iter().filter(|value| !has_null(value)).cloned().collect::<Vec<_>>();
+        let kept = values.iter().filter(|value| is_toml(value)).cloned().collect::<Vec<_>>();
         if values.len() > MAX_ENUM {
             self.remarks.insert("long enumerations accept any value");
         } else if !kept.is_empty() {
             out.insert("enum".to_owned(), Value::Array(kept));
         }
-        if let Some(value) = schema.get("const").filter(|value| !has_null(value)) {
+        if let Some(value) = schema.get("const").filter(|value| is_toml(value)) {
             out.insert("const".to_owned(), value.clone());
         }
     }
@@ -489,19 +490,8 @@ fn described(schema: &Value, mut out: Map<String, Value>) -> Value {
     Value::Object(out)
 }
 
-/// `true` for a value that TOML does not have.
-pub(crate) fn has_null(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.iter().any(has_null),
-        Value::Object(members) => members.values().any(has_null),
-        Value::Number(number) => number.is_u64() && !number.is_i64(),
-        Value::Bool(_) | Value::String(_) => false,
-    }
-}
-
 fn is_short(value: &Value) -> bool {
-    !has_null(value)
+    is_toml(value)
         && !value.is_object()
         && !value.is_array()
         && value.to_string().chars().count() <= MAX_VALUE_CHARS
