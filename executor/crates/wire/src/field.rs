@@ -5,7 +5,7 @@
 //! accepts an array in place of an object, and its messages quote the input in full.)
 
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId, Issuer, ToolName, excerpt};
+use a2g_types::ident::{AgentDid, IntentId, Issuer, ToolName, did_you_mean, excerpt};
 use a2g_types::outcome::Status;
 use a2g_types::quantity::OutOfRangeError;
 use a2g_types::session::{SessionHandle, SessionRequest};
@@ -36,6 +36,8 @@ pub(super) struct Field<'a> {
 pub(super) struct Object<'a> {
     pointer: String,
     members: Vec<(Cow<'a, str>, &'a RawValue)>,
+    /// The names that a reader has asked for, which are those that an object can have.
+    known: Vec<&'static str>,
 }
 
 /// A type that every protocol writes in the same way, so that a member needs no more than its name.
@@ -145,7 +147,7 @@ impl<'a> Field<'a> {
     /// Reads the members of an object. Rejects arrays, which serde would accept for a struct.
     pub(super) fn object(self) -> Result<Object<'a>, Fault> {
         let members = self.convert::<RawMembers<'a>>('{', "an object")?.0;
-        Ok(Object { pointer: self.pointer, members })
+        Ok(Object { pointer: self.pointer, members, known: Vec::new() })
     }
 
     /// Converts an object to a map, without checking its members.
@@ -260,7 +262,8 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// [`Fault::InvalidParams`] when the member is present twice.
-    pub(super) fn take(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
+    pub(super) fn take(&mut self, name: &'static str) -> Result<Option<Field<'a>>, Fault> {
+        self.known.push(name);
         let Some(index) = self.members.iter().position(|(key, _)| key == name) else { return Ok(None) };
         let field =
             Field { raw: self.members.swap_remove(index).1, pointer: child_pointer(&self.pointer, name) };
@@ -271,12 +274,12 @@ impl<'a> Object<'a> {
     }
 
     /// Removes and returns a member; `null` counts as absent.
-    pub(super) fn take_unless_null(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
+    pub(super) fn take_unless_null(&mut self, name: &'static str) -> Result<Option<Field<'a>>, Fault> {
         Ok(self.take(name)?.filter(|field| !field.is_null()))
     }
 
     /// Removes and returns a mandatory member.
-    pub(super) fn require(&mut self, name: &str) -> Result<Field<'a>, Fault> {
+    pub(super) fn require(&mut self, name: &'static str) -> Result<Field<'a>, Fault> {
         self.take(name)?.ok_or_else(|| self.missing(name))
     }
 
@@ -286,24 +289,24 @@ impl<'a> Object<'a> {
     }
 
     /// Reads a mandatory member.
-    pub(super) fn read<T: Decode<'a>>(&mut self, name: &str) -> Result<T, Fault> {
+    pub(super) fn read<T: Decode<'a>>(&mut self, name: &'static str) -> Result<T, Fault> {
         T::decode(self.require(name)?)
     }
 
     /// Reads a member if it is present; `null` is a value of it.
-    pub(super) fn read_optional<T: Decode<'a>>(&mut self, name: &str) -> Result<Option<T>, Fault> {
+    pub(super) fn read_optional<T: Decode<'a>>(&mut self, name: &'static str) -> Result<Option<T>, Fault> {
         self.read_optional_with(name, T::decode)
     }
 
     /// Reads a member if it is present; `null` counts as absent.
-    pub(super) fn read_nullable<T: Decode<'a>>(&mut self, name: &str) -> Result<Option<T>, Fault> {
+    pub(super) fn read_nullable<T: Decode<'a>>(&mut self, name: &'static str) -> Result<Option<T>, Fault> {
         self.read_nullable_with(name, T::decode)
     }
 
     /// [`Object::read_optional`] with a decoder.
     pub(super) fn read_optional_with<T>(
         &mut self,
-        name: &str,
+        name: &'static str,
         decode: impl FnOnce(Field<'a>) -> Result<T, Fault>,
     ) -> Result<Option<T>, Fault> {
         self.take(name)?.map(decode).transpose()
@@ -312,7 +315,7 @@ impl<'a> Object<'a> {
     /// [`Object::read_nullable`] with a decoder.
     pub(super) fn read_nullable_with<T>(
         &mut self,
-        name: &str,
+        name: &'static str,
         decode: impl FnOnce(Field<'a>) -> Result<T, Fault>,
     ) -> Result<Option<T>, Fault> {
         self.take_unless_null(name)?.map(decode).transpose()
@@ -330,7 +333,7 @@ impl<'a> Object<'a> {
 
     /// The members that have not been taken, with their names.
     pub(super) fn remaining(self) -> impl Iterator<Item = (Cow<'a, str>, Field<'a>)> {
-        let Self { pointer, members } = self;
+        let Self { pointer, members, known: _ } = self;
         members.into_iter().map(move |(key, raw)| {
             let pointer = child_pointer(&pointer, &key);
             (key, Field { raw, pointer })
@@ -341,12 +344,18 @@ impl<'a> Object<'a> {
     /// restriction that would not be enforced.
     ///
     /// # Errors
-    /// [`Fault::InvalidParams`] that names the unknown member.
-    pub(super) fn finish(self) -> Result<(), Fault> {
+    /// [`Fault::InvalidParams`] that names the unknown member, and those that the object can have.
+    pub(super) fn finish(mut self) -> Result<(), Fault> {
         let Some((key, _)) = self.members.first() else { return Ok(()) };
+        self.known.sort_unstable();
+        let nearest = did_you_mean(key, self.known.iter().copied());
+        let names = self.known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let known = if names.is_empty() { "none" } else { &names };
+        let message =
+            format!("`{}` is not a known member{nearest}; the members here are {known}", excerpt(key));
         // Pointers are never truncated, so only a short key is included in one.
         let pointer = if key.len() <= 64 { child_pointer(&self.pointer, key) } else { self.pointer };
-        Err(Fault::invalid(pointer, format!("`{}` is not a known member", excerpt(key))))
+        Err(Fault::invalid(pointer, message))
     }
 }
 

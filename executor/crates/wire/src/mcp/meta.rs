@@ -132,7 +132,7 @@ pub(super) fn decode_capabilities(field: Field<'_>) -> Result<ClientCapabilities
     Ok(decoded)
 }
 
-fn has_object(object: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
+fn has_object(object: &mut Object<'_>, name: &'static str) -> Result<bool, Fault> {
     Ok(object.read_nullable::<Object<'_>>(name)?.is_some())
 }
 

@@ -540,7 +540,7 @@ fn decode_execute(parameters: Object<'_>, context: Option<Map<String, Value>>) -
     })
 }
 
-fn decode_only_id(parameters: Object<'_>, name: &str) -> Result<IntentId, Fault> {
+fn decode_only_id(parameters: Object<'_>, name: &'static str) -> Result<IntentId, Fault> {
     parameters.read_all(|parameters| parameters.read(name))
 }
 

@@ -154,8 +154,8 @@ fn read_legacy(mut body: Object<'_>, partial: &mut PartialRequest) -> Result<Req
 /// Reads a member that has two names; a request may use only one of them.
 fn read_either<'a, T: Decode<'a>>(
     body: &mut Object<'a>,
-    name: &str,
-    other: &str,
+    name: &'static str,
+    other: &'static str,
 ) -> Result<Option<T>, Fault> {
     match (body.take_unless_null(name)?, body.take_unless_null(other)?) {
         (Some(_), Some(field)) => Err(field.fault(format!("`{other}` repeats `{name}`: send one of them"))),

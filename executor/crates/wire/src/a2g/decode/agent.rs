@@ -75,7 +75,7 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
     })
 }
 
-fn read_count(object: &mut Object<'_>, name: &str) -> Result<u64, Fault> {
+fn read_count(object: &mut Object<'_>, name: &'static str) -> Result<u64, Fault> {
     object.require(name)?.integer(0, u64::MAX)
 }
 

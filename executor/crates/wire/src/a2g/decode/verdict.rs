@@ -62,7 +62,7 @@ pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
 /// Takes a member that restricts the run. It may be `null` only in a denial, which runs nothing.
 fn take_limiting_member<'a>(
     object: &mut Object<'a>,
-    name: &str,
+    name: &'static str,
     needed: bool,
     decision: Decision,
 ) -> Result<Option<Field<'a>>, Fault> {
