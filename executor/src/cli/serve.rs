@@ -9,7 +9,7 @@ use super::setup::{
     warn_about_unwritable,
 };
 use a2g_config::{AddressLayout, Config, DEFAULT_DRAIN, Reuse};
-use a2g_core::catalog::{Catalog, CatalogEntry, prepare};
+use a2g_core::catalog::{Catalog, CatalogEntry, ToolManifest, prepare};
 use a2g_core::deliver;
 use a2g_core::run::{
     ApprovalRule, Capacity, EffectsLocation, Executor, ExecutorParts, ExecutorSettings, Fleet, LoadedCatalog,
@@ -38,6 +38,8 @@ use a2g_types::ident::{Issuer, ToolName};
 use a2g_types::limit::{Group, LIMITS, LimitRow};
 use a2g_types::memory;
 use a2g_types::node::{NameError, NodeName};
+use a2g_types::tool::CallTargets;
+use a2g_types::verdict::{Policy, ToolRule};
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -297,6 +299,13 @@ impl CheckedConfig {
             let source =
                 config.policies.as_ref().map_or("built in".to_owned(), |path| path.display().to_string());
             print_row("policies", format_args!("{source}, for {}", list(policies.agents())));
+            let is_program = |tool: &ToolName| {
+                let manifest = ToolManifest::read(&config.catalog.join(tool.as_str()).join("tool.toml"));
+                manifest.is_ok_and(|manifest| manifest.capabilities.calls == CallTargets::All)
+            };
+            for warning in warn_about_programs(policies, is_program) {
+                note(format_args!("warning: {warning}"));
+            }
             let RiskThresholds { conditions_from, escalate_from, deny_from } = config.risk;
             print_row(
                 "risk",
@@ -384,7 +393,8 @@ fn print_limits(config: &Config) {
     ));
     print(format_args!("calls       {}", summary(|row| row.group == Group::Calls)));
     if !config.secrets.is_empty() {
-        print_row("secrets", list(config.secrets.iter().map(|secret| secret.binding.name())));
+        let names = list(config.secrets.iter().map(|secret| secret.binding.name()));
+        print_row("secrets", format_args!("{names}; `a2g-executor secret check` reads them"));
     }
     if ceilings.network {
         let hosts = list(ceilings.hosts.allowed.iter().flatten());
@@ -635,6 +645,14 @@ impl<'a> Startup<'a> {
             clock,
         };
         let executor = Arc::new(Executor::new(settings, parts));
+        if let Governor::Local(local, _) = executor.policies.governor() {
+            let mut programs = executor.catalogue.tools().to_vec();
+            programs.retain(|tool| tool.capabilities.calls == CallTargets::All);
+            let is_program = |name: &ToolName| programs.iter().any(|tool| tool.name == *name);
+            for warning in warn_about_programs(local.policies(), is_program) {
+                tracing::warn!("{warning}");
+            }
+        }
         // Before anything runs: a file that a run reads is as the receipts say.
         let recovered = executor.recover_effects().await;
         recovered.context("the file changes of earlier runs cannot be looked at")?;
@@ -1261,6 +1279,24 @@ fn load_policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
         Some(folder) => PolicySet::load(folder)?,
         None => PolicySet::builtin()?,
     })
+}
+
+/// The warnings about rules that give a program no file: `paths` without `grant_all_paths`, because the arguments of a
+/// program do not name the files that its code names.
+fn warn_about_programs(policies: &PolicySet, is_program: impl Fn(&ToolName) -> bool) -> Vec<String> {
+    let find = |(policy, from): (&Policy, String)| {
+        let has_paths = |rule: &ToolRule| rule.paths.as_ref().is_some_and(|paths| !paths.is_empty());
+        let is_narrow = |rule: &ToolRule| rule.allowed && has_paths(rule) && !rule.grants_all_paths;
+        let rules = policy.tools.iter().filter(|&(tool, rule)| is_narrow(rule) && is_program(tool));
+        let tools = list(rules.map(|(tool, _)| tool));
+        (!tools.is_empty()).then(|| {
+            format!(
+                "{from} has `paths` without `grant_all_paths` for {tools}: the files of a program are named in its code, \
+                 and it gets none that its arguments do not name; add `\"grant_all_paths\": true` beside `paths`"
+            )
+        })
+    };
+    policies.iter().filter_map(find).collect()
 }
 
 /// Opens the file in which a governor records reports.

@@ -404,6 +404,11 @@ fn an_invalid_policy_exits_with_2_and_names_line_or_key() {
         (good.replace("\"version\"", "\"versio\""), "version"),
         (good.replacen("\"/workspace/**\"", "\"/workspace/../**\"", 1), "/capabilities/tools/"),
         (good.replacen("\"allowed\":true", "\"allowed\":\"yes\"", 1), "/allowed"),
+        (good.replacen("\"allowed\":true", "\"allow\":true", 1), "`allowed` is missing"),
+        (
+            good.replacen("\"paths\"", "\"path\"", 1),
+            "`path` is not a known member (did you mean `paths`?); the members here are `blocked_paths`",
+        ),
         (
             good.replacen("\"allowed\":true", "\"allowed\":true,\"allowed\":true", 1),
             "duplicate key `allowed` at line 1",

@@ -870,6 +870,26 @@ fn config_check_reports_missing_folders() {
 }
 
 #[test]
+fn a_policy_that_gives_a_program_no_file_is_told_so() {
+    let catalogue = Catalogue::empty().copy(SHELL);
+    let narrow = json!({ "paths": ["/workspace/**"] });
+    let whole = json!({ "paths": ["/workspace/**"], "grant_all_paths": true });
+    let other = ("read_file", narrow.clone());
+    let warning = "has `paths` without `grant_all_paths` for run_shell:";
+    for (rule, is_warned) in [(narrow, true), (whole, false), (json!({ "paths": [] }), false)] {
+        let policies = methods::policy_folder(&[policy_for_all(&[(SHELL, rule.clone()), other.clone()])]);
+        let place = CommandFolder::with(&catalogue.folder());
+        place.configure(&format!("[governor]\npolicies = {:?}", policies.path()));
+        let checked = place.expect("config check", 0, &["the configuration is valid"]);
+        assert_eq!(checked.stderr.contains(warning), is_warned, "{rule}: {}", checked.stderr);
+        if is_warned {
+            let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+            executor.line_with(warning);
+        }
+    }
+}
+
+#[test]
 fn config_check_refuses_a_file_of_reports_that_others_may_access() {
     let place = CommandFolder::new();
     let reports = place.path("reports.ndjson");
