@@ -624,4 +624,10 @@ fn a_run_compares_and_remembers_nothing() {
     operator.add(&notes()).expect(0, &[]);
     edit(&operator.path("tools/notes"), describe("Two."));
     run().expect(3, &["its definition changed"]);
+    // Also one that is not in the cache is refused at once: nothing is compiled that waits for an approval.
+    let config = std::fs::read_to_string(operator.path("executor.toml")).unwrap();
+    let other_cache = config.replace(cache().to_str().expect("UTF-8"), "other-cache");
+    std::fs::write(operator.path("executor.toml"), other_cache).unwrap();
+    let refused = run().expect(3, &["its definition changed", "`a2g-executor tool approve notes`"]);
+    assert!(!refused.text.contains("compiling"), "{}", refused.text);
 }

@@ -271,11 +271,18 @@ impl Api {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("ca.pem"), certificate).expect("a file");
         let origin = format!("https://web.test:{}", listener.address.port());
-        let tools =
-            ["shop_list_items", "shop_add_item", "shop_get_item", "shop_get_photo", "shop_delete_items_id"];
+        let tools = [
+            "shop_list_items",
+            "shop_add_item",
+            "shop_get_item",
+            "shop_get_photo",
+            "shop_delete_items_id",
+            "fan_out",
+            "run_python",
+        ];
         let allowed = tools.map(|tool| (tool.to_owned(), json!({ "allowed": true })));
         let capabilities = json!({
-            "resources": { "max_memory_mb": 128, "max_cpu_percent": 100 },
+            "resources": { "max_memory_mb": 256, "max_cpu_percent": 100 },
             "tools": Map::from_iter(allowed), "network": { "allowed_domains": [origin] },
         });
         let policy = json!({ "agent_did": "*", "version": "1", "capabilities": capabilities });
@@ -427,6 +434,31 @@ fn a_tool_sends_its_request_with_its_key_and_reads_the_answer() {
     let refused =
         home.run(&["run", "shop_get_item", "--json", "--arguments", r#"{"id":"chair","host":"x"}"#]);
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+}
+
+/// A program calls such a tool by its arguments alone: the settings and the key are added on the way.
+#[test]
+fn a_program_calls_a_tool_of_an_operation() {
+    let api = Api::start();
+    let author = Author::new();
+    let mut catalogue = Catalogue::empty().add(Tool::typed_bytes("fan_out", guest("fan_out")).calls(&["*"]));
+    let call = json!({ "tool": "shop_get_item", "arguments": { "id": "chair" } });
+    let mut programs = vec![("fan_out", json!({ "calls": [call] }), "/result/outcomes/0/result")];
+    if has_interpreter("run_python") {
+        catalogue = catalogue.copy("run_python");
+        programs.push(("run_python", json!({ "code": "tools.shop_get_item(id='chair')" }), "/result/result"));
+    }
+    let home = api.home(&catalogue);
+    add_shop(&author, &api, &home, &["shop_get_item"], 0);
+    for (program, arguments, place) in programs {
+        let report = run_tool(&api, &home, program, &arguments);
+        let expected = json!({ "status": 200, "body": { "id": "chair", "price": 1 } });
+        assert_eq!(report.pointer(place), Some(&expected), "{report}");
+        assert!(!report.to_string().contains(CANARY), "{report}");
+        let request = api.take_requests().remove(0);
+        assert!(request.starts_with("GET /v1/items/chair HTTP/1.1\r\n"), "{request}");
+        assert!(request.contains(&format!("\r\nauthorization: Bearer {CANARY}\r\n")), "{request}");
+    }
 }
 
 /// Whoever changes where a tool sends its request changes nothing: it declares one request.

@@ -22,6 +22,12 @@ struct TakeSteps {
     /// The grant that the governor of the tests gives to this call.
     #[serde(default, rename = "grant")]
     _grant: Value,
+    /// What a tool with settings gets beside the arguments of a call.
+    #[serde(default)]
+    settings: Value,
+    /// The arguments of such a call.
+    #[serde(default)]
+    arguments: Value,
 }
 
 /// All that stays for the next call of a session.
@@ -81,6 +87,7 @@ impl<'s> Step<'s> {
 
 /// All that a run has open.
 struct Walk<'t> {
+    settings: Value,
     tools: Tools<'t>,
     files: HashMap<String, File>,
     folders: HashMap<String, ReadDir>,
@@ -160,6 +167,7 @@ impl Walk<'_> {
                 call.wait().map_err(Failure::Call)
             }
             "all" => self.call_all(step),
+            "settings" => Ok(self.settings.clone()),
             // Computes for so many milliseconds.
             "work" => {
                 work(Duration::from_millis(step.number(1)?));
@@ -273,9 +281,19 @@ fn tell(outcome: Result<Value, Failure>) -> Result<Value, ToolError> {
 }
 
 fn take_steps(ctx: &mut Context, arguments: TakeSteps) -> Result<Value, ToolError> {
-    let mut walk =
-        Walk { tools: ctx.tools(), files: HashMap::new(), folders: HashMap::new(), calls: HashMap::new() };
-    let told = arguments.steps.iter().map(|step| tell(walk.take(&Step(step))));
+    let TakeSteps { mut steps, settings, arguments, .. } = arguments;
+    // A tool with settings.
+    for step in arguments.get("steps").and_then(Value::as_array).into_iter().flatten() {
+        steps.push(step.as_array().cloned().unwrap_or_default());
+    }
+    let mut walk = Walk {
+        settings,
+        tools: ctx.tools(),
+        files: HashMap::new(),
+        folders: HashMap::new(),
+        calls: HashMap::new(),
+    };
+    let told = steps.iter().map(|step| tell(walk.take(&Step(step))));
     Ok(json!({ "steps": told.collect::<Result<Value, _>>()? }))
 }
 

@@ -125,6 +125,23 @@ fn a_call_that_needs_a_secret_runs_only_at_a_node_that_has_it() {
     assert_eq!(runs.len(), 1, "only the one that has its secret ran: {runs:?}");
 }
 
+/// The node that runs a call adds the settings of the tool, of which the node that was asked has none.
+#[test]
+fn a_tool_with_settings_gets_them_at_another_node() {
+    let Some(fleet) = Fleet::start() else { return };
+    let settings = json!({ "kind": "x", "list": [1] });
+    let tool = Tool::typed_bytes("configured", guest("take_steps"))
+        .declare("arguments", json!({ "type": "object" }))
+        .declare("settings", settings.clone());
+    let [catalogue, empty] = [Catalogue::empty().add(tool), Catalogue::empty()];
+    let full = Executor::start(fleet.options("full").catalogue(&catalogue));
+    full.line_with("all tools are prepared");
+    let bare = Executor::start(fleet.options("bare").catalogue(&empty));
+    let answer = bare.rpc("a2g/execute", &execute("configured", json!({ "steps": [["settings"]] })));
+    assert_eq!(result(&answer)["result"], json!({ "steps": [settings] }), "{answer}");
+    assert_eq!(full.home().list_journal(&[]).len(), 1, "it ran at the node that has it");
+}
+
 #[test]
 fn a_node_that_takes_no_calls_is_not_waited_for() {
     let Some(fleet) = Fleet::start() else { return };

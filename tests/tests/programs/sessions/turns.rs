@@ -34,6 +34,20 @@ fn memory_and_open_files_stay_for_the_next_call() {
     assert_eq!(*first_step(&fixture.run(&turn(&handle, json!([["keep", "e"]])))), json!(["a", "b", "e"]));
 }
 
+/// A module that serves several tools gets the settings of its tool with each turn, and keeps what it keeps.
+#[test]
+fn each_turn_of_a_tool_with_settings_gets_them() {
+    let settings = json!({ "kind": "x", "list": [1] });
+    let arguments = json!({ "type": "object", "properties": { "steps": { "type": "array" } } });
+    let tool = take_steps().declare("arguments", arguments).declare("settings", settings.clone());
+    let fixture = Fixture::start_in(options(), Catalogue::empty().add(tool));
+    let first = fixture.run(&turn("new", json!([["keep", "a"], ["settings"]])));
+    let second = fixture.run(&turn(&handle_of(&first), json!([["keep", "b"], ["settings"]])));
+    for (report, kept) in [(first, json!(["a"])), (second, json!(["a", "b"]))] {
+        assert_eq!(report["result"]["steps"], json!([kept, settings]), "{report}");
+    }
+}
+
 #[test]
 fn an_executed_call_has_a_session_too() {
     let fixture = Fixture::start(options());
