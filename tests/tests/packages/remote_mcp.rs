@@ -33,11 +33,15 @@ impl Operator {
     }
 
     fn with(options: Options) -> Self {
+        let hosts = json!(["127.0.0.1", "web.test"]);
+        let allowing = options.set("ceilings.network_allowed", true).set("network.allowed_domains", hosts);
+        Self::without_hosts(allowing)
+    }
+
+    /// One whose configuration allows no host.
+    fn without_hosts(options: Options) -> Self {
         let catalogue = tempfile::tempdir().expect("a folder");
-        let options = options
-            .set("catalog.tools", json!(catalogue.path()))
-            .set("ceilings.network_allowed", true)
-            .set("network.allowed_domains", json!(["127.0.0.1", "web.test"]));
+        let options = options.set("catalog.tools", json!(catalogue.path()));
         Self { catalogue, sources: tempfile::tempdir().expect("a folder"), home: Home::new(options) }
     }
 
@@ -495,7 +499,7 @@ fn a_server_that_cannot_be_asked_for_its_tools_makes_none() {
         |id: &Value, stream: &mut dyn Write| reply(stream, id, json!({ "tools": [], "nextCursor": "" }));
     let cases: [(Misbehaviour, &str); 12] = [
         (|_, stream| misbehave("redirect", &json!(1), stream), "it redirects to `http://127.0.0.1:1/mcp`"),
-        (|_, stream| misbehave("unauthorized", &json!(1), stream), "[[secret]]"),
+        (|_, stream| misbehave("unauthorized", &json!(1), stream), "`--token-file`"),
         (|_, stream| misbehave("hang", &json!(1), stream), "did not answer within 10 s"),
         (|_, stream| misbehave("flood", &json!(1), stream), "more than 1048576 bytes"),
         (|_, stream| misbehave("endless-line", &json!(1), stream), "more than 1048576 bytes"),
@@ -578,33 +582,124 @@ fn what_changes_at_a_server_is_shown_and_waits_for_approval() {
     assert!(other.contains("no tool of an MCP server"), "{other}");
 }
 
+/// A server over TLS with two tools, and a file with the token for it.
+struct Guarded {
+    server: Fake,
+    folder: TempDir,
+}
+
+impl Guarded {
+    fn start() -> Self {
+        let tools = ["ask", "other"].map(|name| json!({ "name": name, "inputSchema": { "type": "object" } }));
+        let (server, certificate) = Fake::start_with_tls(move |method, _, id, stream| match method {
+            "tools/call" => misbehave("well", id, stream),
+            _ => describe(method, id, &json!(tools), stream),
+        });
+        let guarded = Self { server, folder: tempfile::tempdir().expect("a folder") };
+        std::fs::write(guarded.token(), CANARY).expect("a file");
+        set_mode(&guarded.token(), 0o600);
+        std::fs::write(guarded.folder.path().join("ca.pem"), certificate).expect("a file");
+        guarded
+    }
+
+    fn token(&self) -> PathBuf {
+        self.folder.path().join("token")
+    }
+
+    fn url(&self) -> String {
+        format!("https://web.test:{}/mcp", self.server.listener.address.port())
+    }
+
+    /// A configuration that finds the server, and lets nobody reach it.
+    fn options(&self) -> Options {
+        Options::new()
+            .set("executor.isolation", "process")
+            .set("network.allowed_addresses", json!([self.server.listener.address.to_string()]))
+            .set("network.hosts", json!({ "web.test": ["127.0.0.1"] }))
+            .set("network.ca_file", json!(self.folder.path().join("ca.pem")))
+    }
+
+    /// Expects that each request had the token, and that the server was asked for its tools and called.
+    fn expect_token(&self) {
+        let seen = self.server.seen.lock().unwrap();
+        let methods = seen.iter().map(|(_, message)| message["method"].as_str().unwrap_or_default());
+        let expected = ["server/discover", "tools/list", "tools/call"];
+        assert_eq!(methods.collect::<BTreeSet<_>>(), expected.into());
+        let has_token = |head: &[String]| head.contains(&format!("authorization: Bearer {CANARY}"));
+        assert!(seen.iter().all(|(head, _)| has_token(head)), "{seen:?}");
+    }
+}
+
+/// The commands in what `tool new --mcp` prints, as a person pastes them into a shell.
+fn commands(printed: &str) -> String {
+    let parts = || {
+        let (_, rest) = printed.split_once("  for tool in ")?;
+        let (body, rest) = rest.split_once("  done\n")?;
+        let (_, rest) = rest.split_once("\ncat >> ")?;
+        let (section, _) = rest.split_once("\nEND\n")?;
+        Some(format!("set -e\nfor tool in {body}done\ncat >> {section}\nEND\n"))
+    };
+    parts().unwrap_or_else(|| panic!("no commands: {printed}"))
+}
+
+/// An operator with a token and a URL needs one command, and pastes what it prints.
+#[test]
+fn a_token_and_a_url_are_enough_for_tools_that_run() {
+    let guarded = Guarded::start();
+    let operator = Operator::without_hosts(guarded.options());
+    let [config, token] = [operator.home.config(), guarded.token()].map(|path| path.display().to_string());
+    let url = guarded.url();
+    let plain = url.replace("https://web.test", "http://127.0.0.1");
+    set_mode(&guarded.token(), 0o644);
+    for (url, code, words) in
+        [(&plain, 2, "is not over `https`"), (&url, 1, "the secret `far` cannot be used")]
+    {
+        let refused = operator.tool(&["new", "far", "--mcp", url, "--token-file", &token], code);
+        assert!(refused.contains(words), "{refused}");
+        assert!(guarded.server.seen.lock().unwrap().is_empty(), "nothing is sent without it");
+    }
+    set_mode(&guarded.token(), 0o600);
+    let line = format!("tool new far --mcp {url} --token-file {token} --config {config}");
+    let made = run_in(operator.sources.path(), line.split(' '), b"");
+    let printed = String::from_utf8(made.stdout.clone()).expect("UTF-8");
+    assert!(made.status.success(), "{made:?}");
+
+    let mut shell = Command::new("sh");
+    let mut folders = vec![program().parent().expect("a folder").to_owned()];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    shell.arg("-c").arg(commands(&printed)).current_dir(operator.sources.path());
+    shell.env("PATH", std::env::join_paths(folders).expect("a path"));
+    let pasted = run_to_end(shell, b"");
+    assert!(pasted.status.success(), "{printed}\n{pasted:?}");
+    let checked = operator.home.run(&["config", "check"]);
+    assert!(checked.status.success(), "{checked:?}");
+    for output in [&made, &pasted, &checked] {
+        assert!(!format!("{output:?}").contains(CANARY), "{output:?}");
+    }
+    let again = operator.tool(&["new", "far", "--mcp", &url, "--token-file", &token, "--force"], 2);
+    assert!(again.contains("`secret.name` is `far` in two tables"), "{again}");
+
+    let (executor, _folders) = operator.start();
+    for tool in ["far_ask", "far_other"] {
+        let answer = executor.rpc("a2g/intent", &intent(tool, json!({})));
+        assert_eq!(result(&answer)["report"]["result"], json!({ "text": "well" }), "{answer}");
+        assert!(!answer.to_string().contains(CANARY), "{answer}");
+    }
+    guarded.expect_token();
+}
+
 #[test]
 fn a_token_is_set_on_the_way_and_seen_by_nobody() {
-    let tools = json!([{ "name": "ask", "inputSchema": { "type": "object" } }]);
-    let (server, certificate) = Fake::start_with_tls(move |method, _, id, stream| match method {
-        "tools/call" => misbehave("well", id, stream),
-        _ => describe(method, id, &tools, stream),
-    });
-    let folder = tempfile::tempdir().expect("a folder");
-    let [token, ca_file] = ["token", "ca.pem"].map(|name| folder.path().join(name));
-    std::fs::write(&token, CANARY).expect("a file");
-    set_mode(&token, 0o600);
-    std::fs::write(&ca_file, certificate).expect("a file");
-    let url = format!("https://web.test:{}/mcp", server.listener.address.port());
+    let guarded = Guarded::start();
+    let url = guarded.url();
     let secret = json!({
-        "name": "key", "file": token, "tools": ["far_*"], "requests": [format!("POST {url}")],
+        "name": "key", "file": guarded.token(), "tools": ["far_*"], "requests": [format!("POST {url}")],
         "place": "header:authorization", "scheme": "Bearer",
     });
-    let options = Options::new()
-        .set("executor.isolation", "process")
-        .set("network.allowed_addresses", json!([server.listener.address.to_string()]))
-        .set("network.hosts", json!({ "web.test": ["127.0.0.1"] }))
-        .set("network.ca_file", json!(ca_file))
-        .set("secret", json!([secret]));
-    let operator = Operator::with(options);
+    let operator = Operator::with(guarded.options().set("secret", json!([secret])));
     let unknown = operator.tool(&["new", "far", "--mcp", &url, "--secret", "other"], 1);
     assert!(unknown.contains("no `[[secret]]` `other`"), "{unknown}");
-    assert!(server.seen.lock().unwrap().is_empty(), "nothing is sent without it");
+    assert!(guarded.server.seen.lock().unwrap().is_empty(), "nothing is sent without it");
     operator.tool(&["new", "far", "--mcp", &url, "--secret", "key"], 0);
     operator.tool(&["add", "far_ask"], 0);
     assert!(!std::fs::read_to_string(operator.manifest("far_ask")).unwrap().contains(CANARY));
@@ -613,10 +708,5 @@ fn a_token_is_set_on_the_way_and_seen_by_nobody() {
     assert_eq!(report["result"], json!({ "text": "well" }), "{report}");
     assert_eq!(report["usage"]["secrets"][0]["uses"], 1, "{report}");
     assert!(!report.to_string().contains(CANARY), "{report}");
-    let seen = server.seen.lock().unwrap();
-    let methods = seen.iter().map(|(_, message)| message["method"].as_str().unwrap_or_default());
-    let expected = ["server/discover", "tools/list", "tools/call"];
-    assert_eq!(methods.collect::<BTreeSet<_>>(), expected.into());
-    let has_token = |head: &[String]| head.contains(&format!("authorization: Bearer {CANARY}"));
-    assert!(seen.iter().all(|(head, _)| has_token(head)), "{seen:?}");
+    guarded.expect_token();
 }

@@ -166,7 +166,7 @@ pub struct Config {
     pub scope_note: Option<String>,
     /// The map from guest paths to host folders.
     pub mounts: Mounts,
-    /// The secrets that requests of runs get. Their bindings are those of the ceilings.
+    /// The secrets that requests of runs get. Their bindings are those of the ceilings, but for [`Self::add_secrets`].
     pub secrets: Vec<SecretSetting>,
     /// Egress settings, for runs with a network.
     pub egress: EgressSettings,
@@ -350,18 +350,34 @@ impl Config {
     /// # Errors
     /// If the configuration is not valid. The error names the key, and the line if the key is in the text.
     pub fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
-        let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
-            path: path.to_owned(),
-            reason: with_nearest(error.to_string().trim_end()),
-        })?;
+        let file = parse_file(text, path)?;
         parse_sections(file, base).and_then(Self::check_sections).map_err(|error| error.at_path(path, text))
     }
+
+    /// Adds the sections `[[secret]]` of a text, for a command that uses them before their host is allowed. No run gets
+    /// these secrets, because the ceilings do not have them.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`], with `origin` as the file.
+    pub fn add_secrets(&mut self, text: &str, origin: &Path) -> Result<(), ConfigError> {
+        let sections = parse_file(text, origin)?.secret;
+        self.secrets = parse_secrets(self.secrets.clone(), sections, |path| path)
+            .map_err(|error| error.at_path(origin, ""))?;
+        Ok(())
+    }
+}
+
+fn parse_file(text: &str, path: &Path) -> Result<File, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
+        reason: with_nearest(error.to_string().trim_end()),
+    })
 }
 
 /// The checked sections. What they demand of each other is left to [`Config::check_sections`].
 fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let resolve = |path: PathBuf| base.join(path);
-    let secrets = parse_secrets(file.secret, resolve)?;
+    let secrets = parse_secrets(Vec::new(), file.secret, resolve)?;
     let bindings = secrets.iter().map(|secret| Arc::clone(&secret.binding)).collect();
     let ceilings = Ceilings { secrets: bindings, ..parse_ceilings(&file.ceilings, &file.network)? };
     let capacity = parse_capacity(&file.executor, &ceilings)?;

@@ -46,18 +46,16 @@ impl SecretSetting {
     }
 }
 
-/// Parses the secrets. What they demand of other sections is left to [`Config::check_secrets`].
+/// Adds secrets to those that are known. What they demand of other sections is left to [`Config::check_secrets`].
 pub(super) fn parse_secrets(
+    mut secrets: Vec<SecretSetting>,
     sections: Vec<file::Secret>,
     resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<Vec<SecretSetting>, InvalidValueError> {
-    if sections.len() > MAX_SECRETS {
-        return Err(invalid("secret")(&format_args!(
-            "is given {} times, and at most {MAX_SECRETS}",
-            sections.len()
-        )));
+    let count = secrets.len() + sections.len();
+    if count > MAX_SECRETS {
+        return Err(invalid("secret")(&format_args!("is given {count} times, and at most {MAX_SECRETS}")));
     }
-    let mut secrets = Vec::<SecretSetting>::new();
     for (nth, section) in sections.into_iter().enumerate() {
         let secret = parse_secret(section, &resolve).map_err(|error| error.at_occurrence(nth))?;
         let name = secret.binding.name();

@@ -157,7 +157,7 @@ pub(crate) fn check_reachable(
 }
 
 /// The configuration file, which need not exist.
-fn config_path(setup: &Setup) -> &Path {
+pub(crate) fn config_path(setup: &Setup) -> &Path {
     file(setup).unwrap_or(Path::new(DEFAULT_FILE))
 }
 

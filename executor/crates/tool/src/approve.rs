@@ -14,7 +14,7 @@ use a2g_core::catalog::{Change, Update, reject as reject_update, waiting_updates
 use a2g_types::ident::{ToolName, did_you_mean};
 use a2g_types::tool::{Descriptor, Digest};
 use anyhow::{Context as _, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The exit code if an update waits or was not approved.
@@ -24,13 +24,15 @@ const MAX_COLUMNS: usize = 80;
 
 /// The options that name the catalogue, for commands to copy.
 pub(crate) fn catalogue_options(Setup { config, tools }: &Setup) -> String {
-    let option = |name: &str, path: &Option<PathBuf>| {
-        let path = path.as_ref()?.display().to_string();
-        let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        let quoted = if is_plain { path } else { format!("'{}'", one_line(path.replace('\'', r"'\''"))) };
-        Some(format!(" {name} {quoted}"))
-    };
+    let option = |name: &str, path: &Option<PathBuf>| Some(format!(" {name} {}", quoted(path.as_ref()?)));
     [option("--config", config), option("--tools", tools)].into_iter().flatten().collect()
+}
+
+/// A path as a word of a shell.
+pub(crate) fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    if is_plain { path } else { format!("'{}'", one_line(path.replace('\'', r"'\''"))) }
 }
 
 /// Reports a waiting update and its changes.

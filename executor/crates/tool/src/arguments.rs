@@ -59,6 +59,9 @@ pub(crate) struct ApiOptions {
     /// A secret that the tools need (`[[secret]]` of the configuration); may be repeated
     #[arg(long = "secret", value_name = "NAME", conflicts_with_all = ["language", "sdk"])]
     pub(crate) secrets: Vec<String>,
+    /// The file with the token of the MCP server, of mode 0600; its `[[secret]]` is printed, and named by `--secret`
+    #[arg(long, value_name = "FILE", requires = "mcp")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Replace folders of tools that an earlier call made
     #[arg(long, conflicts_with_all = ["language", "sdk"])]
     pub(crate) force: bool,
@@ -298,7 +301,7 @@ Examples:
 Examples:
   a2g-executor tool new shop --openapi shop.yaml
   a2g-executor tool new shop --openapi shop.yaml --operations getItem,addItem
-  a2g-executor tool new wiki --mcp https://mcp.example.com/mcp --secret wiki
+  a2g-executor tool new wiki --mcp https://mcp.example/mcp --token-file token
   a2g-executor tool new count_words --language rust
   a2g-executor tool new count_words --language rust --sdk ~/a2g/guest-sdk
   a2g-executor tool new count_words --language c")]

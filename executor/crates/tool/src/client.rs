@@ -2,8 +2,10 @@
 
 use a2g_command::installed::installed_places;
 use a2g_core::catalog::ToolManifest;
+use a2g_types::ident::{SecretName, excerpt};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The module, in one of the [`installed_places`].
@@ -48,6 +50,41 @@ pub(crate) fn check_folder(name: &str, force: bool) -> anyhow::Result<()> {
         bail!("`{name}` exists already: `--force` replaces its `tool.toml` and its module");
     }
     Ok(())
+}
+
+/// A secret with the place where requests get it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Binding {
+    pub(crate) name: SecretName,
+    /// As `place` of a `[[secret]]` has it.
+    pub(crate) place: String,
+    /// The word before the value.
+    pub(crate) scheme: Option<&'static str>,
+}
+
+impl Binding {
+    /// That of a bearer token.
+    pub(crate) fn bearer(name: SecretName) -> Self {
+        Self { name, place: "header:authorization".to_owned(), scheme: Some("Bearer") }
+    }
+
+    /// The `[[secret]]` with its value in `file`, for tools whose names begin with `prefix` and these requests.
+    pub(crate) fn to_toml(&self, file: &str, prefix: &str, requests: &BTreeSet<String>) -> String {
+        let Self { name, place, scheme } = self;
+        let quote = |text: &str| Value::from(text).to_string();
+        let listed = requests.iter().map(|request| format!("\n  {},", quote(request))).collect::<String>();
+        let scheme_line = scheme.map(|scheme| format!("scheme = \"{scheme}\"\n")).unwrap_or_default();
+        let content = match scheme {
+            Some("Basic") => "   # `user:password`, mode 0600",
+            Some(_) | None => "   # the key alone, mode 0600",
+        };
+        format!(
+            "[[secret]]\nname = \"{name}\"\nfile = {}{content}\ntools = [\"{prefix}_*\"]\n\
+             requests = [{listed}\n]\nplace = {}\n{scheme_line}",
+            quote(file),
+            quote(&excerpt(place))
+        )
+    }
 }
 
 /// `false` for a value that has something that TOML does not have: `null`, or an integer above those of 64 bits with a

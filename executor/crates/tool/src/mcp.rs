@@ -16,9 +16,10 @@ mod sync;
 
 pub(crate) use sync::sync;
 
-use crate::approve::catalogue_options;
+use crate::allow::config_path;
+use crate::approve::{catalogue_options, quoted};
 use crate::arguments::ApiOptions;
-use crate::client::{check_folder, find_module, write_tool};
+use crate::client::{Binding, check_folder, find_module, write_tool};
 use a2g_capability::SecretBinding;
 use a2g_command::UsageError;
 use a2g_command::layout::{Listing, text, wrap};
@@ -28,10 +29,11 @@ use a2g_config::Config;
 use a2g_core::catalog::ToolManifest;
 use a2g_types::ident::{SecretName, ToolName};
 use a2g_wire::mcp::Revision;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use definition::{Definitions, LeftOut};
 use endpoint::Endpoint;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The line width of these commands' messages. Commands to copy are not wrapped.
@@ -56,7 +58,7 @@ impl Source {
             let found =
                 config.secrets.iter().map(|secret| &secret.binding).find(|binding| binding.name() == name);
             let Some(binding) = found.filter(|binding| binding.fits(&self.endpoint.target())) else {
-                note(self.secret_advice(name.as_str()));
+                note(self.secret_advice(name));
                 bail!("the configuration has no `[[secret]]` `{name}` for requests to `{}`", self.endpoint);
             };
             Ok(binding)
@@ -64,17 +66,18 @@ impl Source {
         self.secrets.iter().map(find).collect()
     }
 
-    /// The sections of the configuration that let the tools use a token.
-    fn secret_advice(&self, name: &str) -> String {
+    /// The sections of the configuration that let the tools use a secret.
+    fn secret_advice(&self, name: &SecretName) -> String {
         let Self { prefix, endpoint, secrets: _ } = self;
         let origin = endpoint.origin();
-        let request = endpoint.post();
+        let file = format!("secrets/{name}");
+        let requests = [endpoint.post().to_string()].into();
+        let secret = Binding::bearer(name.clone()).to_toml(&file, prefix.as_str(), &requests);
         format!(
-            "For a token that these tools alone use, from a file of mode 0600, the configuration needs:\n\n\
+            "For a token in a file, `--token-file` is enough. For a secret with `env`, `command` or `oauth` in the place of \
+             `file`, the configuration needs:\n\n\
              [ceilings]\nnetwork_allowed = true\n\n\
-             [network.tools]\n\"{prefix}_tools\" = [\"{origin}\"]   # `tool allow` adds the tools later\n\n\
-             [[secret]]\nname = \"{name}\"\nfile = \"secrets/{name}\"\ntools = [\"{prefix}_*\"]\n\
-             requests = [\"{request}\"]\nplace = \"header:authorization\"\nscheme = \"Bearer\"\n"
+             [network.tools]\n\"{prefix}_tools\" = [\"{origin}\"]   # `tool allow` adds the tools later\n\n{secret}"
         )
     }
 
@@ -85,13 +88,55 @@ impl Source {
     }
 }
 
+/// A bearer token in a file, of which the configuration does not know yet.
+struct Token {
+    binding: Binding,
+    file: String,
+}
+
+impl Token {
+    /// Adds the token to the secrets that this command reads, for requests to the server alone.
+    ///
+    /// # Errors
+    /// If the configuration could not have it: the server has no TLS, or another secret has its name or its place.
+    fn add(file: &Path, source: &mut Source, config: &mut Config) -> anyhow::Result<Self> {
+        let mut named = source.secrets.iter();
+        let name = match (named.next(), named.next()) {
+            (None, _) => {
+                let default = source.prefix.as_str().to_lowercase().replace('.', "_");
+                SecretName::parse(&default).or_else(|_| SecretName::parse("mcp"))?
+            }
+            (Some(name), None) => name.clone(),
+            (Some(_), Some(_)) => {
+                bail!(UsageError("`--token-file` is the file of one secret: give `--secret` once".to_owned()))
+            }
+        };
+        let path = std::path::absolute(file).context("the file of `--token-file` cannot be found")?;
+        let binding = Binding::bearer(name.clone());
+        let token = Self { binding, file: path.to_string_lossy().into_owned() };
+        let text = token.to_toml(source, Revision::Session);
+        config.add_secrets(&text, Path::new("--token-file")).map_err(|error| UsageError(error.to_string()))?;
+        source.secrets.insert(name);
+        Ok(token)
+    }
+
+    /// Its `[[secret]]`, for the requests of a revision.
+    fn to_toml(&self, Source { prefix, endpoint, secrets: _ }: &Source, revision: Revision) -> String {
+        let end = (revision == Revision::Session).then(|| endpoint.delete().to_string());
+        let requests = std::iter::once(endpoint.post().to_string()).chain(end).collect();
+        self.binding.to_toml(&self.file, prefix.as_str(), &requests)
+    }
+}
+
 /// Writes a folder for each tool of the server at `url`.
 pub(crate) fn new(setup: &Setup, name: &str, url: &str, options: &ApiOptions) -> anyhow::Result<()> {
     let prefix = ToolName::parse(name).map_err(|error| UsageError(error.to_string()))?;
-    let config = config(setup)?;
+    let mut config = config(setup)?;
     let parse_secret = |name: &String| SecretName::parse(name).map_err(|error| UsageError(error.to_string()));
     let secrets = options.secrets.iter().map(parse_secret).collect::<Result<_, _>>()?;
-    let source = Source { prefix, endpoint: Endpoint::parse(url, &config)?, secrets };
+    let mut source = Source { prefix, endpoint: Endpoint::parse(url, &config)?, secrets };
+    let token_file = options.token_file.as_deref();
+    let token = token_file.map(|file| Token::add(file, &mut source, &mut config)).transpose()?;
     let module = find_module()?;
     let Definitions { revision, tools, left_out } = source.read_definitions(&config)?;
     print_left_out(&left_out);
@@ -113,6 +158,12 @@ pub(crate) fn new(setup: &Setup, name: &str, url: &str, options: &ApiOptions) ->
     ));
     note_unbound(&source, revision, &tools, &config)?;
     print_next(setup, &source);
+    if let Some(token) = token {
+        say("The token stays in its file. The configuration says where it goes:");
+        let config_file = quoted(config_path(setup));
+        print(format_args!("cat >> {config_file} <<'END'\n\n{}END", token.to_toml(&source, revision)));
+        say("Then restart the server: it reads its configuration only at its start.");
+    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@ mod settings;
 mod uri;
 
 use crate::arguments::ApiOptions;
-use crate::client;
+use crate::client::{self, Binding};
 use a2g_command::UsageError;
 use a2g_command::layout::{Listing, text, wrap};
 use a2g_command::output::{note, one_line, print};
@@ -31,7 +31,6 @@ use anyhow::bail;
 use document::{Document, clean, text_member};
 use make::{MadeTool, make};
 use operation::Operation;
-use security::{Binding, secret_block};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -169,7 +168,8 @@ fn show_next(prefix: &str, made: &[MadeTool]) {
         );
     }
     for (binding, requests) in &secrets {
-        print(format_args!("\n{}", secret_block(binding, prefix, requests).trim_end()));
+        let file = format!("secrets/{}", binding.name);
+        print(format_args!("\n{}", binding.to_toml(&file, prefix, requests).trim_end()));
     }
     let names = secrets.keys().map(|binding| &binding.name).collect::<BTreeSet<_>>();
     if names.len() < secrets.len() {

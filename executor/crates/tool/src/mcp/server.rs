@@ -7,12 +7,12 @@
 use super::Source;
 use super::endpoint::Endpoint;
 use a2g_capability::GrantedSecret;
-use a2g_command::output::note;
+use a2g_command::output::{list, note};
 use a2g_command::setup::open_vault;
 use a2g_config::Config;
 use a2g_sandbox::egress::{Body, Egress, EgressError, NetworkBackend as _, NetworkSession, Timeouts};
 use a2g_types::clock::SystemClock;
-use a2g_types::ident::{AgentDid, SecretName, excerpt};
+use a2g_types::ident::{AgentDid, excerpt};
 use a2g_types::limit::NetworkBudgets;
 use a2g_types::outcome::DenialReason;
 use a2g_types::visible_text::escape_invisible;
@@ -71,8 +71,8 @@ pub(super) struct ListedTools {
 /// # Errors
 /// If the server cannot be reached, refuses the credentials, or does not keep to the protocol.
 pub(super) fn list_tools(source: &Source, config: &Config) -> anyhow::Result<ListedTools> {
-    let network = open_network(source, config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let network = open_network(source, config, &runtime)?;
     let listed = runtime.block_on(async {
         let mut server = RemoteServer::new(&network, source);
         let listed = timeout(TOTAL_TIMEOUT, server.list_tools()).await;
@@ -84,7 +84,11 @@ pub(super) fn list_tools(source: &Source, config: &Config) -> anyhow::Result<Lis
 }
 
 /// The network of the command, with the secrets of the source and no others.
-fn open_network(source: &Source, config: &Config) -> anyhow::Result<Arc<NetworkSession>> {
+fn open_network(
+    source: &Source,
+    config: &Config,
+    runtime: &tokio::runtime::Runtime,
+) -> anyhow::Result<Arc<NetworkSession>> {
     let bindings = source.bindings(config)?;
     let without_secrets =
         Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::new(SystemClock))?;
@@ -93,6 +97,11 @@ fn open_network(source: &Source, config: &Config) -> anyhow::Result<Arc<NetworkS
         Some(vault) => without_secrets.with_secrets(vault),
         None => without_secrets,
     });
+    // Here, the error has the reason: a request would only be refused.
+    for name in &source.secrets {
+        let read = runtime.block_on(egress.read_secret(name));
+        read.with_context(|| format!("the secret `{name}` cannot be used"))?;
+    }
     let grant = |binding: &Arc<_>| GrantedSecret { binding: Arc::clone(binding), withheld_by: None };
     let secrets = bindings.into_iter().map(grant).collect::<Vec<_>>();
     let operator = AgentDid::parse("did:a2g:operator:1.0:local")?;
@@ -282,13 +291,12 @@ impl<'a> RemoteServer<'a> {
         }
         if [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status) {
             if self.source.secrets.is_empty() {
-                let name = self.source.prefix.as_str().to_lowercase().replace('.', "_");
-                note(
-                    self.source.secret_advice(SecretName::parse(&name).map_or("mcp", |_valid| name.as_str())),
+                bail!(
+                    "it needs credentials (HTTP {status}): `a2g-executor tool new NAME --mcp URL` takes the file of a \
+                     token (`--token-file`), or a `[[secret]]` of the configuration (`--secret`)"
                 );
-                bail!("it needs credentials (HTTP {status}): name the secret that has them, with `--secret`");
             }
-            bail!("it refuses the credentials (HTTP {status}): `a2g-executor secret check` reads the secret");
+            bail!("it refuses the credentials (HTTP {status}) of {}", list(&self.source.secrets));
         }
         Ok(())
     }
@@ -391,9 +399,6 @@ fn describe(error: EgressError, endpoint: &Endpoint) -> anyhow::Error {
             "the name of `{endpoint}` has an address that is not public: if it is a service of your own, add it to \
              `network.allowed_addresses` of the configuration"
         );
-    }
-    if error == EgressError::Denied(DenialReason::SecretUnavailable) {
-        return anyhow::anyhow!("its secret cannot be read: `a2g-executor secret check` says why");
     }
     error.into()
 }

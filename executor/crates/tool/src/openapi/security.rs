@@ -2,20 +2,11 @@
 
 use super::document::{Document, text_member};
 use super::operation::{Operation, snake_case};
-use a2g_types::ident::{SecretName, excerpt};
+use crate::client::Binding;
+use a2g_types::ident::SecretName;
 use anyhow::bail;
 use serde_json::Value;
 use std::collections::BTreeSet;
-
-/// A secret with the place where requests get it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Binding {
-    pub(super) name: SecretName,
-    /// As `place` of a `[[secret]]` has it.
-    pub(super) place: String,
-    /// The word before the value.
-    pub(super) scheme: Option<&'static str>,
-}
 
 /// The way in which a security scheme is sent.
 struct Credential {
@@ -109,21 +100,4 @@ fn credential(document: &Document, name: &str) -> Option<Credential> {
         }
         _ => None,
     }
-}
-
-/// The `[[secret]]` of a binding, for tools whose names begin with `prefix` and these requests.
-pub(super) fn secret_block(binding: &Binding, prefix: &str, requests: &BTreeSet<String>) -> String {
-    let Binding { name, place, scheme } = binding;
-    let quote = |text: &str| Value::from(text).to_string();
-    let listed = requests.iter().map(|request| format!("\n  {},", quote(request))).collect::<String>();
-    let scheme_line = scheme.map(|scheme| format!("scheme = \"{scheme}\"\n")).unwrap_or_default();
-    let content = match scheme {
-        Some("Basic") => "   # `user:password`, mode 0600",
-        Some(_) | None => "   # the key alone, mode 0600",
-    };
-    format!(
-        "[[secret]]\nname = \"{name}\"\nfile = \"secrets/{name}\"{content}\ntools = [\"{prefix}_*\"]\n\
-         requests = [{listed}\n]\nplace = {}\n{scheme_line}",
-        quote(&excerpt(place))
-    )
 }
