@@ -71,7 +71,7 @@ impl Source {
         let Self { prefix, endpoint, secrets: _ } = self;
         let origin = endpoint.origin();
         let file = format!("secrets/{name}");
-        let requests = [endpoint.post().to_string()].into();
+        let requests = BTreeSet::from([endpoint.post().to_string()]);
         let secret = Binding::bearer(name.clone()).to_toml(&file, prefix.as_str(), &requests);
         format!(
             "For a token in a file, `--token-file` is enough. For a secret with `env`, `command` or `oauth` in the place of \
@@ -123,7 +123,7 @@ impl Token {
     /// Its `[[secret]]`, for the requests of a revision.
     fn to_toml(&self, Source { prefix, endpoint, secrets: _ }: &Source, revision: Revision) -> String {
         let end = (revision == Revision::Session).then(|| endpoint.delete().to_string());
-        let requests = std::iter::once(endpoint.post().to_string()).chain(end).collect();
+        let requests = std::iter::once(endpoint.post().to_string()).chain(end).collect::<BTreeSet<_>>();
         self.binding.to_toml(&self.file, prefix.as_str(), &requests)
     }
 }
