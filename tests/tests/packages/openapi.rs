@@ -231,6 +231,7 @@ fn what_cannot_be_a_tool_is_refused_by_name() {
         (operation("      parameters: [{$ref: '#/a'}]\n"), "`$ref: #/a` leads to nothing"),
         (operation("      parameters: [{$ref: '#/b'}]\nb: {$ref: '#/b'}\n"), "perhaps in a circle"),
         (operation("      parameters: [{name: c, in: cookie, required: true}]\n"), "the cookie `c`"),
+        (format!("{start}paths:\n  /x: {{$ref: '#/paths/~1x'}}\n"), "perhaps in a circle"),
         (operation("").replace("/x:", "/a/../b:"), "servers read in more than one way"),
         (laughs, "not YAML, or exceeds a limit"),
         (format!("{start}a: {}", "[".repeat(100_000)), "not YAML, or exceeds a limit"),
@@ -242,6 +243,24 @@ fn what_cannot_be_a_tool_is_refused_by_name() {
         author.says("tool new bad --openapi bad.yaml --operations one", 1, &[says]);
     }
     assert!(!author.path("bad_one").exists(), "a refused operation makes no folder");
+}
+
+/// The largest document that is read, with very many operations whose names are one.
+#[test]
+fn a_document_of_five_megabytes_is_read_in_time() {
+    let author = Author::new();
+    let servers = "\"servers\": [{\"url\": \"https://a.example\"}]";
+    let mut text = format!("{{\"openapi\": \"3.0.0\", {servers}, \"paths\": {{\n");
+    // Letters that are in no name.
+    let letter = |number: u32| char::from_u32(0x4e00 + number).expect("a letter");
+    let mut number = 0;
+    while text.len() < (5 << 20) - 100 {
+        text += &format!("\"/{}{}\": {{\"get\": {{}}}},\n", letter(number / 500), letter(number % 500));
+        number += 1;
+    }
+    text += "\"/x\": {\"get\": {\"operationId\": \"one\"}}}}";
+    std::fs::write(author.path("large.json"), text).expect("a file");
+    author.says("tool new large --openapi large.json --operations one", 0, &["made large_one"]);
 }
 
 /// A server over TLS for `web.test`, which answers by the path.

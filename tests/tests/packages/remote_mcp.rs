@@ -393,6 +393,14 @@ fn misbehave(how: &str, id: &Value, stream: &mut dyn Write) {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n";
             let _gone = stream.write_all(format!("{head}{{\"jsonrpc\"").as_bytes());
         }
+        "short" => {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n";
+            let _gone = stream.write_all(format!("{head}{{\"jsonrpc\": \"2.0\"}}").as_bytes());
+        }
+        "chunks" => {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+            let _gone = stream.write_all(format!("{head}ffff\r\n{{\"jsonrpc\"").as_bytes());
+        }
         "close" => {}
         "other-id" => reply(stream, &json!("other"), complete(text("x"))),
         "no-answer" => send(stream, events, "data: \n\n"),
@@ -453,6 +461,8 @@ fn a_server_that_does_not_keep_to_the_protocol_gets_one_call_and_an_error() {
         ("endless-line", "answer_too_large", "more than 8388608 bytes"),
         ("long", "answer_too_large", "more than 8388608 bytes"),
         ("liar", "network_error", "nothing is sent again"),
+        ("short", "protocol_error", "is not JSON"),
+        ("chunks", "network_error", "nothing is sent again"),
         ("close", "network_error", "nothing is sent again"),
         ("other-id", "protocol_error", "another request"),
         ("no-answer", "protocol_error", "before the result"),
@@ -497,7 +507,7 @@ fn a_server_that_cannot_be_asked_for_its_tools_makes_none() {
     };
     let page =
         |id: &Value, stream: &mut dyn Write| reply(stream, id, json!({ "tools": [], "nextCursor": "" }));
-    let cases: [(Misbehaviour, &str); 12] = [
+    let cases: [(Misbehaviour, &str); 14] = [
         (|_, stream| misbehave("redirect", &json!(1), stream), "it redirects to `http://127.0.0.1:1/mcp`"),
         (|_, stream| misbehave("unauthorized", &json!(1), stream), "`--token-file`"),
         (|_, stream| misbehave("hang", &json!(1), stream), "did not answer within 10 s"),
@@ -505,6 +515,8 @@ fn a_server_that_cannot_be_asked_for_its_tools_makes_none() {
         (|_, stream| misbehave("endless-line", &json!(1), stream), "more than 1048576 bytes"),
         (|_, stream| misbehave("long", &json!(1), stream), "more than 1048576 bytes"),
         (|_, stream| misbehave("liar", &json!(1), stream), "cannot be asked for its tools"),
+        (|_, stream| misbehave("short", &json!(1), stream), "is not JSON"),
+        (|_, stream| misbehave("chunks", &json!(1), stream), "cannot be asked for its tools"),
         (|_, stream| misbehave("other-id", &json!(1), stream), "another request"),
         (|_, stream| misbehave("html", &json!(1), stream), "neither with JSON nor with events"),
         (|id, stream| reply(stream, id, json!({ "content": [] })), "without a list of tools"),

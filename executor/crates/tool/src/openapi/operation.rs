@@ -5,7 +5,7 @@ use a2g_types::ident::excerpt;
 use a2g_types::request::DeclaredRequest;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use url::Url;
 
 /// The methods of a path item that can be a tool. TRACE returns the request that a server got.
@@ -65,6 +65,7 @@ pub(crate) struct Route {
 pub(crate) fn list(document: &Document) -> anyhow::Result<Vec<Operation<'_>>> {
     let mut operations = Vec::new();
     let mut ids = BTreeSet::new();
+    let mut numbers = BTreeMap::new();
     for (path, item) in object_member(&document.root, "paths").filter(|(path, _)| path.starts_with('/')) {
         let item = document.resolve(item).with_context(|| format!("the path `{}`", excerpt(path)))?;
         for (method, effect) in METHODS {
@@ -73,7 +74,8 @@ pub(crate) fn list(document: &Document) -> anyhow::Result<Vec<Operation<'_>>> {
             };
             let named = text_member(value, "operationId").map(str::trim).filter(|id| !id.is_empty());
             let own = named.filter(|id| !ids.contains(*id)).map(str::to_owned);
-            let id = own.unwrap_or_else(|| unused_id(&snake_case(&format!("{method} {path}")), &ids));
+            let words = || snake_case(&format!("{method} {path}"));
+            let id = own.unwrap_or_else(|| unused_id(words(), &ids, &mut numbers));
             ids.insert(id.clone());
             operations.push(Operation { id, method, effect, path, item, value });
         }
@@ -84,11 +86,20 @@ pub(crate) fn list(document: &Document) -> anyhow::Result<Vec<Operation<'_>>> {
     Ok(operations)
 }
 
-/// This id, or with the first number that makes it new.
-fn unused_id(id: &str, ids: &BTreeSet<String>) -> String {
-    let numbered = (2..).map(|number| format!("{id}_{number}"));
-    let mut all = std::iter::once(id.to_owned()).chain(numbered);
-    all.find(|id| !ids.contains(id)).unwrap_or_default()
+/// This id, or with a number that makes it new. `numbers` has the next one of each id: a large document may have very
+/// many operations of one name.
+fn unused_id(id: String, ids: &BTreeSet<String>, numbers: &mut BTreeMap<String, usize>) -> String {
+    if !ids.contains(&id) {
+        return id;
+    }
+    let number = numbers.entry(id.clone()).or_insert(2);
+    loop {
+        let numbered = format!("{id}_{number}");
+        *number += 1;
+        if !ids.contains(&numbered) {
+            return numbered;
+        }
+    }
 }
 
 /// The words of a name in lower case, joined by `_`: `getItemByID` becomes `get_item_by_id`.
