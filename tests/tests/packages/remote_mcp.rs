@@ -684,7 +684,8 @@ fn a_token_and_a_url_are_enough_for_tools_that_run() {
     let pasted = run_to_end(shell, b"");
     assert!(pasted.status.success(), "{printed}\n{pasted:?}");
     let checked = operator.home.run(&["config", "check"]);
-    assert!(checked.status.success(), "{checked:?}");
+    let rows = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success() && rows.contains("far; `a2g-executor secret check`"), "{checked:?}");
     for output in [&made, &pasted, &checked] {
         assert!(!format!("{output:?}").contains(CANARY), "{output:?}");
     }
