@@ -125,6 +125,9 @@ fn read(source: &Source, revision: Revision, remote: &str, tool: &Value) -> Resu
     }
     let result = structured.unwrap_or_else(text_result);
     Schema::new_for_result(&result).map_err(|error| error.to_string())?;
+    if !is_toml(&arguments) || !is_toml(&result) {
+        return Err("its schemas have no form in TOML: `null`, or an integer beyond 64 bits with a sign".to_owned());
+    }
     let manifest = ToolManifest {
         name,
         title,
@@ -141,7 +144,6 @@ fn read(source: &Source, revision: Revision, remote: &str, tool: &Value) -> Resu
         session: false,
         examples: Vec::new(),
     };
-    manifest.to_toml().map_err(|error| format!("its schemas have no form in TOML: {error}"))?;
     Ok(manifest)
 }
 
@@ -251,7 +253,8 @@ fn remove_nulls(schema: &mut Value) {
         keywords.remove("const");
         more.push(json!({ "type": "null" }));
     }
-    if let Some(Value::Array(values)) = keywords.get("enum").filter(|values| !is_toml(values)) {
+    let values = keywords.get("enum").and_then(Value::as_array);
+    if let Some(values) = values.filter(|values| values.contains(&Value::Null)) {
         let others = values.iter().filter(|value| !value.is_null()).cloned().collect::<Vec<_>>();
         more.push(match others.as_slice() {
             [] => json!({ "type": "null" }),
