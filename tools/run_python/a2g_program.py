@@ -36,9 +36,11 @@ TOO_LONG = (
     "returned if it is below /artifacts, and then counts to the output limit of the run"
 )
 # Containers are shown by their first items, and what is none by the text that notebooks show.
-SHORT = reprlib.Repr(
-    maxlevel=4, maxlist=20, maxtuple=20, maxdict=20, maxset=20, maxfrozenset=20, maxstring=100, maxother=10_000
-)
+SHORT = reprlib.Repr()
+SHORT.maxlevel = 4
+SHORT.maxlist = SHORT.maxtuple = SHORT.maxdict = SHORT.maxset = SHORT.maxfrozenset = 20
+SHORT.maxstring = 100
+SHORT.maxother = 10_000
 MAX_TEXT_CHARS = 10_000
 MAX_TEXT_LEVELS = 1000
 CONTAINERS = (list, tuple, dict, set, frozenset)
