@@ -169,7 +169,7 @@ fn internals() -> Vec<Case> {
     vec![
         case("JSON.stringify = () => '1}, \"x\": {'; return 5", Failure("is not one JSON value")),
         case("JSON.stringify = () => { throw 1; }; return 5", Failure("the tool trapped")),
-        case("Array.prototype[Symbol.iterator] = () => { throw 1; }; return 5", Failure("the tool trapped")),
+        case("Array.prototype[Symbol.iterator] = () => { throw 1; }; return 5", Returns(json!(5))),
         case("Promise.prototype.then = (f) => f('forged'); return 5", Failure("is not one JSON value")),
         case(
             "for (const o of [Object, Array, Map, Promise, Error]) Object.freeze(o.prototype); return 5",
