@@ -24,8 +24,8 @@ Usage: cargo xtask bench [PART]
                                 [--journal-receipts COUNT]
 
 It builds the tools and an optimised executor, and prints the benchmark's table:
-  sandbox      a run, beside the same run on plain wasmtime; and the bytes a second
-               in which the values of secrets are searched for
+  sandbox      a run, beside the same run on plain wasmtime; and the bytes in a
+               second that are searched for the values of secrets
   doors        calls of A2G to the executor in both isolations, beside a fork,
                and beside ten open pages of the console
   journal      calls with the journal on disk, on a RAM disk, and without it,
