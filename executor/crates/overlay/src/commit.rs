@@ -15,6 +15,7 @@ mod check;
 mod copy;
 mod disk;
 mod log;
+mod ownership;
 mod plan;
 mod prepare;
 mod stash;
@@ -31,6 +32,7 @@ use crate::seen::Seen;
 use crate::upper::Upper;
 use check::Depth;
 use log::{Event, Log, Phase, Progress, Stage, Toward, Work};
+use plan::Times;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -95,6 +97,9 @@ pub enum CommitError {
     /// A root that a change concerns may only be read.
     #[error("a change concerns a folder that may only be read")]
     ReadOnly(EntryPath),
+    /// The copy of an original that is kept for the undo is not as it was kept. Nothing is changed.
+    #[error("the copy that is kept of an original is damaged, so nothing was changed: put the original back from a backup")]
+    Kept(EntryPath),
     /// A staged content is not the one that was approved. Nothing is changed.
     #[error("the staged content {number} is not the one that was shown: discard the changes")]
     Staged {
@@ -180,7 +185,8 @@ impl Prepared<'_> {
         let Self { folders, current, disk, log, progress } = self;
         let stashes = stash::Stashes::open(folders.store, folders.roots, &progress.plan.stashes)?;
         let stashes = stashes.ok_or_else(|| CommitError::Log("its stash is missing".to_owned()))?;
-        let mut engine = Engine { current, disk, log, progress, stashes };
+        let times = Times::of_plan(&progress.plan);
+        let mut engine = Engine { current, disk, log, progress, stashes, times };
         let (toward, trouble) = engine.run(work)?;
         let Engine { mut log, progress, .. } = engine;
         if !progress.stranded.is_empty() {
@@ -252,7 +258,7 @@ pub fn recover(folders: Folders<'_>, disk: &Disk) -> Result<Recovered, CommitErr
 /// Puts everything back to what it was before the commit of this store, but for the times of folders.
 ///
 /// Nothing else has changed since in the entries that the commit made, changed, moved or removed. Entries of a moved folder
-/// that it did not touch go back with it as they are.
+/// that it did not touch go back with it as they are, and so do owners and extended attributes of what it only moved.
 ///
 /// # Errors
 /// [`CommitError::Conflicts`] names what is not as the commit left it; then nothing is changed.

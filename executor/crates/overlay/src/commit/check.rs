@@ -2,7 +2,8 @@
 //! those that the commit left.
 
 use super::log::{Progress, Side};
-use super::plan::{Attached, Attributes, Expected, Identity, Moves, Plan, SET_GROUP_ID, StashPlace, Whose};
+use super::ownership::Ownership;
+use super::plan::{Attached, Attributes, Expected, Moves, Plan, SET_GROUP_ID, StashPlace, Times, Whose};
 use super::{CommitError, io_error};
 use crate::commit::{Conflict, ConflictKind};
 use crate::current::{CurrentRoots, hash_unchanged, is_absence, list, open_regular};
@@ -51,6 +52,11 @@ pub(super) fn differs(
         if !list(openat(&folder, name, flags, Mode::empty())?)?.is_empty() {
             return Ok(Some(ConflictKind::Unseen));
         }
+    }
+    if let Some(ownership) = expected.ownership
+        && Ownership::look(&folder, name)? != ownership
+    {
+        return Ok(Some(ConflictKind::Changed));
     }
     match expected.sha256 {
         Some(sha256) if depth == Depth::Contents => {
@@ -255,6 +261,7 @@ pub(super) fn check_undo(
     let mut checker = UndoChecker {
         current,
         moves: Moves::of_plan(plan),
+        times: Times::of_plan(plan),
         attached: plan.attaches.iter().map(|attach| &attach.at).collect(),
         removed: removed.map(|detach| &detach.at).collect(),
         attributes: plan.attributes.iter().map(|attributes| (&attributes.at, attributes)).collect(),
@@ -266,14 +273,18 @@ pub(super) fn check_undo(
     }
     for attach in &plan.attaches {
         let mut expected = match &attach.what {
-            Attached::Moved(old) => progress.old_state(attach.item, *old),
+            Attached::Moved(old) => {
+                let mut old = progress.old_state(attach.item, *old);
+                let last = checker.times.last(&attach.at, old.identity.inode);
+                old.identity.mtime = last.unwrap_or(old.identity.mtime);
+                old
+            }
             Attached::File(sha256) => progress.new_state(attach.item, Some(*sha256))?,
             Attached::Folder | Attached::Link => progress.new_state(attach.item, None)?,
         };
         if let Some(attributes) = checker.attributes.get(&attach.at) {
             let identity = &mut expected.identity;
             identity.mode = progress.modes(attributes).map_or(identity.mode, |(_, mode)| mode);
-            identity.mtime = attributes.mtime.map_or(identity.mtime, |(_, mtime)| mtime);
         }
         checker.check_left(&attach.at, &expected)?;
         if matches!(attach.what, Attached::Folder) {
@@ -294,6 +305,7 @@ pub(super) fn check_undo(
 struct UndoChecker<'a> {
     current: &'a CurrentRoots<'a>,
     moves: Moves,
+    times: Times,
     /// The places of what the commit put somewhere.
     attached: BTreeSet<&'a EntryPath>,
     /// The places of the originals that the commit removed.
@@ -338,7 +350,7 @@ impl UndoChecker<'_> {
             Ok(now) if now.kind != attributes.kind || now.inode != inode => Some(ConflictKind::Replaced),
             Ok(now) => {
                 let is_mode = attributes.mode.is_none_or(|(_, mode)| mode == now.mode);
-                let is_time = attributes.mtime.is_none_or(|(_, mtime)| mtime == now.mtime);
+                let is_time = self.times.last(&attributes.at, inode).is_none_or(|mtime| mtime == now.mtime);
                 let is_left = is_mode && (is_time || now.kind == EntryKind::Folder);
                 (!is_left).then_some(ConflictKind::Changed)
             }
@@ -373,7 +385,8 @@ impl UndoChecker<'_> {
 impl Progress {
     /// The state of an original: as planned, unless it was restored from a copy.
     pub(super) fn old_state(&self, item: u64, planned: Expected) -> Expected {
-        let identity: Identity = self.stashed.get(&(item, Side::Old)).copied().unwrap_or(planned.identity);
+        let identity =
+            self.stashed.get(&(item, Side::Old)).map_or(planned.identity, |stashed| stashed.identity);
         Expected { identity, ..planned }
     }
 
@@ -382,7 +395,7 @@ impl Progress {
         let inherited = match step.of {
             Whose::Original { .. } => 0,
             Whose::New { item } => {
-                self.stashed.get(&(item, Side::New)).map_or(0, |stashed| stashed.mode & SET_GROUP_ID)
+                self.stashed.get(&(item, Side::New)).map_or(0, |stashed| stashed.identity.mode & SET_GROUP_ID)
             }
         };
         step.mode.map(|(before, after)| (before | inherited, after | inherited))
@@ -390,10 +403,9 @@ impl Progress {
 
     /// The state of what was staged.
     pub(super) fn new_state(&self, item: u64, sha256: Option<Sha256>) -> Result<Expected, CommitError> {
-        let stashed = self.stashed.get(&(item, Side::New)).copied();
-        let identity =
-            stashed.ok_or_else(|| CommitError::Log(format!("it does not say what item {item} is")))?;
-        Ok(Expected { identity, sha256 })
+        let noted = self.stashed.get(&(item, Side::New));
+        let noted = noted.ok_or_else(|| CommitError::Log(format!("it does not say what item {item} is")))?;
+        Ok(Expected { identity: noted.identity, sha256, ownership: noted.ownership })
     }
 }
 

@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStringExt as _;
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// The longest list of extended attributes, and the longest one, that Linux allows.
-const MAX_XATTR_BYTES: usize = 64 << 10;
+pub(super) const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// Copies the content of a file into a new, empty one. Holes stay holes.
 pub(super) fn copy_content(disk: &Disk, from: &File, to: &File, size: u64) -> Result<(), Errno> {
@@ -115,7 +115,8 @@ pub(super) fn set_mtime(
     disk.set_mtime(entry, mtime).map_err(io_error("set the time of a copy"))
 }
 
-fn open_folder(folder: impl AsFd, name: &OsStr) -> Result<File, Errno> {
+/// Opens a folder for reading, without following a link.
+pub(super) fn open_folder(folder: impl AsFd, name: &OsStr) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(File::from(openat(folder, name, flags, Mode::empty())?))
 }
@@ -132,13 +133,22 @@ pub(super) fn carry_owner(disk: &Disk, original: &File, copy: &File) -> Result<(
     carry_xattrs(disk, original, copy).map_err(io_error("copy extended attributes"))
 }
 
-fn carry_xattrs(disk: &Disk, original: &File, copy: &File) -> Result<(), Errno> {
+/// The names of the extended attributes of an entry, each with its NUL; none where the file system has no such attributes.
+pub(super) fn xattr_names(entry: &File) -> Result<Vec<u8>, Errno> {
     let mut list = vec![0; MAX_XATTR_BYTES];
-    let length = match flistxattr(original, &mut *list) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+    let length = match flistxattr(entry, &mut *list) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => 0,
         other => other?,
     };
     list.truncate(length);
+    Ok(list)
+}
+
+fn carry_xattrs(disk: &Disk, original: &File, copy: &File) -> Result<(), Errno> {
+    let list = xattr_names(original)?;
+    if list.is_empty() {
+        return Ok(());
+    }
     let mut value = vec![0; MAX_XATTR_BYTES];
     let mut present = vec![0; MAX_XATTR_BYTES];
     for name in list.split_inclusive(|byte| *byte == 0) {

@@ -4,6 +4,7 @@
 //! it announces was not begun.
 
 use super::disk::Disk;
+use super::ownership::Ownership;
 use super::plan::{Identity, Item, Plan};
 use super::{CommitError, io_error};
 use crate::current::{errno_of, open_regular};
@@ -70,6 +71,9 @@ pub(super) struct Stashed {
     pub(super) item: Item,
     pub(super) side: Side,
     pub(super) identity: Identity,
+    /// What an undo compares beside that; `None` for an original, and in the log of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ownership: Option<Ownership>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -106,7 +110,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) plan: Plan,
-    pub(super) stashed: BTreeMap<(Item, Side), Identity>,
+    pub(super) stashed: BTreeMap<(Item, Side), Stashed>,
     pub(super) stranded: Vec<Item>,
     pub(super) stage: Stage,
 }
@@ -218,12 +222,15 @@ impl Progress {
         Ok(Self { plan, stashed: BTreeMap::new(), stranded: Vec::new(), stage: Stage::Preparing })
     }
 
+    /// Notes the states of items that this program has made.
+    pub(super) fn add_stashed(&mut self, stashed: Vec<Stashed>) {
+        self.stashed.extend(stashed.into_iter().map(|one| ((one.item, one.side), one)));
+    }
+
     fn follow(mut self, event: Event) -> Result<Self, CommitError> {
         match event {
             Event::Plan(_) => return Err(CommitError::Log("it has two plans".to_owned())),
-            Event::Stashed(stashed) => {
-                self.stashed.extend(stashed.into_iter().map(|one| ((one.item, one.side), one.identity)));
-            }
+            Event::Stashed(stashed) => self.add_stashed(stashed),
             Event::Work(work) => self.stage = Stage::Working(work),
             Event::Stranded(item) => self.stranded.push(item),
             Event::Stuck => self.stage = Stage::Stuck,

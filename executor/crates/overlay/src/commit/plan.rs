@@ -12,6 +12,7 @@
 //! The stash alone says whether a step is done: of the first phase by the inode of the item, of the others by whether
 //! there is one. An undo is the same in the opposite direction.
 
+use super::ownership::Ownership;
 use crate::effects::{ChangeKind, Effects, NewContent, NewEntry};
 use crate::hash::Sha256;
 use crate::name::{EntryPath, Name};
@@ -91,6 +92,9 @@ pub(super) enum Attached {
 pub(super) struct Expected {
     pub(super) identity: Identity,
     pub(super) sha256: Option<Sha256>,
+    /// Of what this program has made; an original takes along what others set of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ownership: Option<Ownership>,
 }
 
 /// The facts compared of an entry that was renamed, or restored after a restart: neither the device, whose number may
@@ -160,7 +164,7 @@ impl Identity {
 
 impl Expected {
     const fn of(seen: &Seen, sha256: Option<Sha256>) -> Self {
-        Self { identity: Identity::of(seen), sha256 }
+        Self { identity: Identity::of(seen), sha256, ownership: None }
     }
 }
 
@@ -380,6 +384,43 @@ pub(super) const SET_GROUP_ID: u32 = 0o2000;
 
 /// The permissions of a new folder until its entries are in it.
 pub(super) const NEW_FOLDER_MODE: u32 = 0o700;
+
+/// The times that the steps set of originals. A file with several names has one time, and each name can have a step.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// The first root of the mount of each root: inodes of different mounts can have the same number.
+    mounts: Vec<Option<usize>>,
+    by_inode: BTreeMap<(Option<usize>, u64), Vec<FileTime>>,
+}
+
+impl Times {
+    pub(super) fn of_plan(plan: &Plan) -> Self {
+        let first = |place: &StashPlace| plan.stashes.iter().position(|other| other == place);
+        let mut times =
+            Self { mounts: plan.stashes.iter().map(first).collect(), by_inode: BTreeMap::new() };
+        for step in &plan.attributes {
+            if let (Whose::Original { inode }, Some((before, after))) = (step.of, step.mtime) {
+                let key = (times.mount(&step.at), inode);
+                times.by_inode.entry(key).or_default().extend(before.into_iter().chain([after]));
+            }
+        }
+        times
+    }
+
+    fn mount(&self, at: &EntryPath) -> Option<usize> {
+        self.mounts.get(at.root).copied().flatten()
+    }
+
+    /// `true` if a step finds or leaves the original at a place with this time.
+    pub(super) fn has(&self, at: &EntryPath, inode: u64, time: FileTime) -> bool {
+        self.by_inode.get(&(self.mount(at), inode)).is_some_and(|times| times.contains(&time))
+    }
+
+    /// The time of the original at a place after all steps, if one of them sets it.
+    pub(super) fn last(&self, at: &EntryPath, inode: u64) -> Option<FileTime> {
+        self.by_inode.get(&(self.mount(at), inode))?.last().copied()
+    }
+}
 
 impl Plan {
     /// The highest number of an item.

@@ -4,10 +4,11 @@
 use super::check::{Depth, check};
 use super::copy::{carry_owner, copy_content, copy_entry, give_to_user, set_mtime};
 use super::log::{Event, Side, Stashed};
+use super::ownership::Ownership;
 use super::plan::{Identity, Item, NEW_FOLDER_MODE, StagedEntry, Staging};
 use super::stash::{Stashes, item_name, kept_items, make_kept, make_own};
-use super::{CommitError, Prepared, io_error, refuse};
-use crate::current::open_staged;
+use super::{CommitError, Conflict, ConflictKind, Prepared, io_error, refuse};
+use crate::current::{errno_of, open_regular, open_staged};
 use crate::effects::{Effects, NewContent};
 use crate::hash::Sha256;
 use crate::name::EntryPath;
@@ -15,7 +16,7 @@ use crate::seen::Seen;
 use rustix::fs::{Mode, OFlags, openat};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 impl Prepared<'_> {
     /// Makes the stashes and all that is new, and compares everything once more.
@@ -27,12 +28,17 @@ impl Prepared<'_> {
         for staging in staged {
             let stash = stashes.of(&EntryPath::of_root(staging.root));
             self.stage_entry(stash, staging)?;
-            stashed.push(look_into(stash, staging.item, Side::New)?);
+            stashed.push(look_at_new(stash, staging.item)?);
         }
-        for (item, _, at) in kept_items(&self.progress.plan) {
+        for (item, at, content) in kept_items(&self.progress.plan) {
             if stashes.own_of(at).is_some() {
-                let (folder, name) = self.current.open_parent(at).map_err(io_error("open a folder"))?;
-                copy_entry(self.disk, folder, name, &stashes.kept, &item_name(item))?;
+                let (folder, leaf) = self.current.open_parent(at).map_err(io_error("open a folder"))?;
+                let name = item_name(item);
+                copy_entry(self.disk, folder, leaf, &stashes.kept, &name)?;
+                if !has_content(&stashes.kept, &name, content)? {
+                    let what = ConflictKind::Changed;
+                    return Err(CommitError::Conflicts(vec![Conflict { path: at.clone(), what }]));
+                }
             }
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
@@ -106,16 +112,19 @@ impl Prepared<'_> {
         give_to_user(self.disk, self.folders.upper, &anchor, entry)
     }
 
-    /// Copies what is kept in the store back into the roots' own stashes.
+    /// Copies what is kept in the store back into the roots' own stashes. What is to be put back is the original.
     pub(super) fn bring_back(&mut self) -> Result<(), CommitError> {
         make_own(self.folders.roots, &self.progress.plan.stashes, self.disk)?;
         let stashes = self.open_stashes()?;
         let mut stashed = Vec::new();
-        for (item, side, at) in kept_items(&self.progress.plan) {
+        for (item, at, content) in kept_items(&self.progress.plan) {
             if let Some(own) = stashes.own_of(at) {
                 let name = item_name(item);
                 copy_entry(self.disk, &stashes.kept, &name, own, &name)?;
-                stashed.push(look_into(own, item, side)?);
+                if !has_content(own, &name, content)? {
+                    return Err(CommitError::Kept(at.clone()));
+                }
+                stashed.push(look_into(own, item, Side::Old)?);
             }
         }
         stashes.all().try_for_each(|stash| self.disk.sync_all(stash)).map_err(io_error("save the stash"))?;
@@ -125,7 +134,7 @@ impl Prepared<'_> {
     fn note_stashed(&mut self, stashed: Vec<Stashed>) -> Result<(), CommitError> {
         self.log.append(self.disk, &Event::Stashed(stashed.clone()))?;
         self.log.reserve(self.disk)?;
-        self.progress.stashed.extend(stashed.into_iter().map(|one| ((one.item, one.side), one.identity)));
+        self.progress.add_stashed(stashed);
         Ok(())
     }
 }
@@ -133,5 +142,19 @@ impl Prepared<'_> {
 /// The state of an item in a stash.
 fn look_into(stash: BorrowedFd<'_>, item: Item, side: Side) -> Result<Stashed, CommitError> {
     let seen = Seen::look(stash, item_name(item)).map_err(io_error("look into the stash"))?;
-    Ok(Stashed { item, side, identity: Identity::of(&seen) })
+    Ok(Stashed { item, side, identity: Identity::of(&seen), ownership: None })
+}
+
+/// The state of an item that has just been made, with what an undo compares beside it.
+fn look_at_new(stash: BorrowedFd<'_>, item: Item) -> Result<Stashed, CommitError> {
+    let ownership = Ownership::look(stash, &item_name(item)).map_err(io_error("look into the stash"))?;
+    Ok(Stashed { ownership: Some(ownership), ..look_into(stash, item, Side::New)? })
+}
+
+/// `true` if an item of a stash has this content, or if it is not to have any.
+fn has_content(stash: impl AsFd, name: &OsStr, content: Option<Sha256>) -> Result<bool, CommitError> {
+    let Some(content) = content else { return Ok(true) };
+    let (file, seen) = open_regular(stash, name).map_err(io_error("open a copy"))?;
+    let found = Sha256::of_file(&file, seen.size);
+    found.map(|found| found == content).map_err(|error| io_error("read a copy")(errno_of(&error)))
 }

@@ -1,10 +1,10 @@
 //! The stashes: folders for what comes and goes, each on the mount of the roots that it serves.
 
 use super::disk::Disk;
-use super::log::Side;
 use super::plan::{Item, Plan, StashPlace};
 use super::{CommitError, io_error};
 use crate::current::{CurrentRoots, mount_of};
+use crate::hash::Sha256;
 use crate::lower::LowerRoot;
 use crate::name::{EntryPath, Name};
 use rustix::fs::{Mode, OFlags, openat};
@@ -166,10 +166,10 @@ pub(super) fn item_name(item: Item) -> OsString {
     item.to_string().into()
 }
 
-/// The items of which a copy is kept in the store while the roots' own stashes are removed, with their places and the side
-/// of the item that is kept.
-pub(super) fn kept_items(plan: &Plan) -> impl Iterator<Item = (Item, Side, &EntryPath)> {
-    let exchanged = plan.exchanges.iter().map(|exchange| (exchange.item, Side::Old, &exchange.at));
+/// The originals of which a copy is kept in the store while the roots' own stashes are removed, with their places and the
+/// hashes of their contents, as far as they are known.
+pub(super) fn kept_items(plan: &Plan) -> impl Iterator<Item = (Item, &EntryPath, Option<Sha256>)> {
+    let exchanged = plan.exchanges.iter().map(|exchange| (exchange.item, &exchange.at, exchange.old.sha256));
     let removed = plan.detaches.iter().filter(|detach| detach.is_removed);
-    exchanged.chain(removed.map(|detach| (detach.item, Side::Old, &detach.at)))
+    exchanged.chain(removed.map(|detach| (detach.item, &detach.at, detach.old.sha256)))
 }

@@ -1,15 +1,17 @@
 //! The steps of a plan, in both directions.
 //!
 //! Each step compares an entry before it takes it out of its place, and once more when it is in the stash, where no other
-//! process finds it by name: then its inode, mode, size, time, and the hash of a content that is replaced or removed. What
-//! has changed in between is put back. So other processes lose nothing that they have written by then. What remains: after
-//! that second comparison, they may write to a file that they still have open, and between the two, they may set its owner,
-//! its group or its extended attributes. That then concerns the kept original, and not the committed file.
+//! process finds it by name: then its inode, mode, size, time, and the hash of a content that is replaced or removed; of what
+//! a commit has made, also its owner, group, extended attributes and number of names. What has changed in between is put
+//! back. So other processes lose nothing that they have written by then. What remains: after that second comparison, they
+//! may write to a file that they still have open, and between the two, they may set the owner, the group or the extended
+//! attributes of an original. That then concerns the kept original, and not the committed file; where the store is on
+//! another mount, what is kept is a copy from before the steps, so that is lost.
 
 use super::check::{Depth, differs};
 use super::disk::Disk;
 use super::log::{Event, Log, Phase, Progress, Toward, Work};
-use super::plan::{Attached, Attributes, Expected, Identity, Item, Whose};
+use super::plan::{Attached, Attributes, Expected, Identity, Item, Times, Whose};
 use super::stash::{Stashes, item_name};
 use super::{CommitError, io_error};
 use crate::commit::{Conflict, ConflictKind};
@@ -31,6 +33,7 @@ pub(super) struct Engine<'a> {
     pub(super) log: Log,
     pub(super) progress: Progress,
     pub(super) stashes: Stashes,
+    pub(super) times: Times,
 }
 
 /// The reason why a step is not done.
@@ -283,7 +286,8 @@ impl Engine<'_> {
         let modes = self.progress.modes(step);
         let is_known_mode = modes.is_none_or(|(before, after)| now.mode == before || now.mode == after);
         let is_known_time = step.mtime.is_none_or(|(before, after)| {
-            now.mtime == after || before.is_none_or(|before| now.mtime == before)
+            let is_own = now.mtime == after || before.is_none_or(|before| now.mtime == before);
+            is_own || self.times.has(at, inode, now.mtime)
         });
         if !is_known_mode || !is_known_time && now.kind != EntryKind::Folder {
             return Err(conflict(at, ConflictKind::Changed));

@@ -4,7 +4,7 @@ use super::support::{Fixture, set_old};
 use a2g_overlay::{CommitError, Conflict, ConflictKind, Disk, EffectsError, Recovered};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn list(conflicts: &[Conflict]) -> Vec<(String, ConflictKind)> {
     let text = |conflict: &Conflict| {
@@ -15,6 +15,22 @@ fn list(conflicts: &[Conflict]) -> Vec<(String, ConflictKind)> {
 }
 
 type Change = fn(&Fixture);
+
+/// A change that needs a right, or something of the file system, and is `false` without it.
+type Attempt = fn(&Fixture) -> bool;
+
+fn set_xattr(fixture: &Fixture, path: &str) -> bool {
+    let entry = fs::File::open(fixture.path(path)).unwrap();
+    rustix::fs::fsetxattr(&entry, "user.note", b"theirs", rustix::fs::XattrFlags::empty()).is_ok()
+}
+
+fn set_group(fixture: &Fixture, path: &str) -> bool {
+    std::os::unix::fs::lchown(fixture.path(path), None, Some(12)).is_ok()
+}
+
+fn add_name(fixture: &Fixture, path: &str) -> bool {
+    fs::hard_link(fixture.path(path), fixture.path("second")).is_ok()
+}
 
 fn replace(fixture: &Fixture, path: &str) {
     let content = fs::read(fixture.path(path)).unwrap();
@@ -90,8 +106,7 @@ fn an_original_that_changed_before_the_list_was_made_is_named() {
 #[test]
 fn a_fifo_is_not_deleted_on_another_mount_than_the_store() {
     let fixture = Fixture::with_distant_store();
-    let device = |path: &Path| path.metadata().unwrap().dev();
-    if device(&fixture.root()) == device(&fixture.store_path("")) {
+    if !is_distant(&fixture) {
         return;
     }
     let fifo = fixture.path("fifo");
@@ -138,4 +153,87 @@ fn a_change_after_the_commit_prevents_the_undo() {
         assert_eq!(fixture.snapshot(), before, "case {number}");
         assert_eq!(fixture.recover(&Disk::new()).unwrap(), Recovered::Committed);
     }
+}
+
+#[test]
+fn what_others_set_beside_the_content_prevents_an_undo_that_would_lose_it() {
+    let cases: &[(Attempt, Option<&str>)] = &[
+        (|fixture| set_xattr(fixture, "a"), Some("a")),
+        (|fixture| set_xattr(fixture, "d/x"), Some("d/x")),
+        (|fixture| set_xattr(fixture, "new"), Some("new")),
+        (|fixture| set_xattr(fixture, "new/run"), Some("new/run")),
+        (|fixture| set_group(fixture, "a"), Some("a")),
+        (|fixture| set_group(fixture, "new/sub"), Some("new/sub")),
+        (|fixture| set_group(fixture, "new/link"), Some("new/link")),
+        (|fixture| add_name(fixture, "a"), Some("a")),
+        (|fixture| add_name(fixture, "new/sub/file"), Some("new/sub/file")),
+        (|fixture| add_name(fixture, "new/link"), Some("new/link")),
+        // What was only moved takes it along.
+        (|fixture| set_xattr(fixture, "d/kept"), None),
+        (|fixture| set_group(fixture, "swap1"), None),
+        (|fixture| add_name(fixture, "d/new_place/deep/3"), None),
+        (|fixture| set_xattr(fixture, "touched"), None),
+    ];
+    for (number, (change, refused)) in cases.iter().enumerate() {
+        for fixture in [Fixture::new(), Fixture::with_distant_store()] {
+            fixture.commit(&fixture.run_all(), &Disk::new()).unwrap();
+            if !change(&fixture) {
+                println!("case {number} cannot be tried here");
+                continue;
+            }
+            let before = fixture.snapshot();
+            match (fixture.undo(&Disk::new()), refused) {
+                (Ok(()), None) => {}
+                (Err(CommitError::Conflicts(conflicts)), Some(path)) => {
+                    let expected = [((*path).to_owned(), ConflictKind::Changed)];
+                    assert_eq!(list(&conflicts), expected, "case {number}");
+                    assert_eq!(fixture.snapshot(), before, "case {number}");
+                    assert_eq!(fixture.recover(&Disk::new()).unwrap(), Recovered::Committed);
+                }
+                (undone, _) => panic!("case {number}: {undone:?}"),
+            }
+        }
+    }
+}
+
+/// The file of a store that has the content of `a`, if there is a copy of it.
+fn kept_copy(store: &Path) -> Option<PathBuf> {
+    let mut files = fs::read_dir(store.join("stash")).ok()?.map(|file| file.unwrap().path());
+    files.find(|file| fs::read(file).is_ok_and(|content| content == b"the content of a\n"))
+}
+
+fn is_distant(fixture: &Fixture) -> bool {
+    let device = |path: &Path| path.metadata().unwrap().dev();
+    device(&fixture.root()) != device(&fixture.store_path(""))
+}
+
+#[test]
+fn a_copy_that_is_not_the_original_is_neither_kept_nor_put_back() {
+    let fixture = Fixture::with_distant_store();
+    if !is_distant(&fixture) {
+        return;
+    }
+    let before = fixture.snapshot();
+    let effects = fixture.run_all();
+    let store = fixture.store_path("");
+    let disk = Disk::with_hook(move |_| {
+        if let Some(copy) = kept_copy(&store) {
+            fs::write(copy, "damaged").unwrap();
+        }
+        None
+    });
+    let Err(CommitError::Conflicts(conflicts)) = fixture.commit(&effects, &disk) else { panic!() };
+    assert_eq!(list(&conflicts), [("a".to_owned(), ConflictKind::Changed)]);
+    assert_eq!(fixture.snapshot(), before);
+    assert!(fixture.is_store_empty());
+    fixture.commit(&effects, &Disk::new()).unwrap();
+    let after = fixture.snapshot();
+    let copy = kept_copy(&fixture.store_path("")).unwrap();
+    fs::write(&copy, "damaged").unwrap();
+    let undone = fixture.undo(&Disk::new());
+    assert!(matches!(&undone, Err(CommitError::Kept(path)) if path.names.len() == 1), "{undone:?}");
+    assert_eq!(fixture.snapshot(), after);
+    assert_eq!(fixture.recover(&Disk::new()).unwrap(), Recovered::Committed);
+    fs::write(copy, "the content of a\n").unwrap();
+    fixture.undo(&Disk::new()).unwrap();
 }

@@ -320,6 +320,30 @@ fn another_name_of_a_replaced_file_keeps_its_attributes() {
     assert_eq!(fixture.path("a").metadata().unwrap().nlink(), 2);
 }
 
+/// A program sees each name as a file of its own; the times of all names are one.
+#[test]
+fn times_of_several_names_of_a_file_are_committed_and_undone() {
+    let fixture = Fixture::new();
+    for other in ["other", "third", "fourth"] {
+        std::fs::hard_link(fixture.path("a"), fixture.path(other)).unwrap();
+    }
+    let before = fixture.snapshot();
+    let table = fixture.run(|guest| {
+        guest.set_time("a", OLD + 3);
+        guest.set_time("other", OLD + 5);
+        guest.rename("third", "d/third");
+        guest.remove("fourth");
+    });
+    let effects = fixture.effects(&table).unwrap();
+    fixture.commit(&effects, &Disk::new()).unwrap();
+    let time = |path: &str| fixture.path(path).metadata().unwrap().mtime() - OLD;
+    assert!([3, 5].contains(&time("a")), "{}", time("a"));
+    assert_eq!([time("other"), time("d/third")], [time("a"); 2]);
+    fixture.undo(&Disk::new()).unwrap();
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(fixture.path("a").metadata().unwrap().nlink(), 4);
+}
+
 #[test]
 fn holes_stay_holes() {
     for fixture in [Fixture::new(), Fixture::with_distant_store()] {

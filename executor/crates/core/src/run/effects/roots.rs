@@ -189,7 +189,7 @@ impl RunRoots {
         if let CommitError::Conflicts(conflicts) = error {
             return self.describe_conflicts(conflicts);
         }
-        if let CommitError::ReadOnly(path) = error {
+        if let CommitError::ReadOnly(path) | CommitError::Kept(path) = error {
             return format!("{error}: {}", self.describe_path(path));
         }
         if let CommitError::Stranded { left } = error {
