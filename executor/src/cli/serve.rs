@@ -50,6 +50,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::block_in_place;
 
+/// The time between two attempts to lock a journal that another process has locked.
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+/// The maximum number of further attempts, 2 seconds in all. A lock belongs to the open file, which a child has too from its
+/// `fork` to its `exec`: if a server is killed just then, its child keeps the lock for that long.
+const MAX_LOCK_WAITS: u32 = 100;
 /// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum number of bytes of large blocks that must be freed after one return of memory before the next.
@@ -877,7 +882,8 @@ async fn trim_memory() {
 }
 
 /// Opens the journal, and joins the fleet if there is one. If another process uses the journal, opens the first
-/// numbered journal that no process uses, of at most `max_journals` journals in all. Logs the interrupted runs and
+/// numbered journal that no process uses, of at most `max_journals` journals in all; for the last of them, it waits a
+/// little. Logs the interrupted runs and
 /// undelivered reports of the previous process.
 fn journal(
     config: &Config,
@@ -888,6 +894,7 @@ fn journal(
     let fleet_key = config.fleet.as_ref().map(|fleet| read_fleet_key(&fleet.key_file)).transpose()?;
     let mut fleet = None;
     let mut number = 1;
+    let mut waits = 0;
     let mut path = config.journal.clone();
     let (journal, recovery) = loop {
         let limits = config.journal_limits.clone();
@@ -912,6 +919,13 @@ fn journal(
             Err(OpenError::InUse(_)) if number < max_journals => {
                 number += 1;
                 path = numbered_journal(&config.journal, number);
+            }
+            Err(OpenError::InUse(_)) if waits < MAX_LOCK_WAITS => {
+                if waits == 0 {
+                    tracing::warn!(journal = %path.display(), "the journal is locked, perhaps by a process that is ending: waiting up to 2 seconds");
+                }
+                waits += 1;
+                std::thread::sleep(LOCK_WAIT);
             }
             other => break other?,
         }

@@ -126,6 +126,24 @@ fn one_journal_is_never_served_twice_under_two_names() {
     Executor::start_in(home);
 }
 
+/// As the child of a server that was killed, until it has replaced itself.
+#[test]
+fn a_start_waits_for_the_lock_of_a_process_that_is_ending() {
+    let catalogue = catalogue();
+    let home = Executor::start(ungoverned_options(&catalogue)).kill();
+    let locked = std::fs::File::open(home.journal()).unwrap();
+    eventually("the journal of a server that was killed is free", || {
+        rustix::fs::flock(&locked, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()
+    });
+    let mut process = Process::spawn("executor", &mut home.command());
+    eventually("the next one waits", || {
+        process.stderr().contains("perhaps by a process that is ending").then_some(())
+    });
+    drop(locked);
+    assert!(process.listens_on_unless_it_ends().is_some(), "{}", process.stderr());
+    process.kill();
+}
+
 /// The same folder at another place.
 fn bind_mounted(catalogue: &Catalogue, folder: &Path) {
     let place = tempfile::tempdir().unwrap();

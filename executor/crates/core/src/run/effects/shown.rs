@@ -16,6 +16,7 @@ use a2g_types::outcome::{
 };
 use a2g_types::visible_text::escape_invisible_lines;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use std::cmp::Reverse;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -67,8 +68,9 @@ pub(super) fn list(
         deadline: clock.monotonic() + MAX_DIFF_TIME,
         clock,
     };
-    // The list of changes has the deletions first, then the moves.
-    let (removals, mut others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
+    let (mut removals, mut others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
+    // The list of changes has the deletions first, then the moves; of emptied files, the one that loses most is first.
+    removals.sort_by_key(|change| emptied_bytes(change).map(Reverse));
     // Changes of what was there before are more than what is new.
     others.sort_by_key(|change| match &change.kind {
         ChangeKind::Changed { .. } | ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => 0,
@@ -93,6 +95,17 @@ fn is_removal(change: &Change) -> bool {
         ChangeKind::Deleted { .. } | ChangeKind::Renamed { .. } => true,
         ChangeKind::Changed { before, content_before: _, new } => loses_most(before.size, new.size),
         ChangeKind::Created { .. } | ChangeKind::Attributes { .. } => false,
+    }
+}
+
+/// The bytes that an emptied file loses; `None` for any other change, which the list of changes has in its order.
+fn emptied_bytes(change: &Change) -> Option<u64> {
+    match &change.kind {
+        ChangeKind::Changed { before, content_before: _, new } => before.size.checked_sub(new.size),
+        ChangeKind::Deleted { .. }
+        | ChangeKind::Renamed { .. }
+        | ChangeKind::Created { .. }
+        | ChangeKind::Attributes { .. } => None,
     }
 }
 

@@ -93,10 +93,9 @@ fn what_was_there_before_comes_before_what_is_new() {
     let expected = [
         (ChangeWord::Deleted, "/workspace/gone"),
         (ChangeWord::Renamed, "/workspace/moved"),
-        // It is emptied.
-        (ChangeWord::Changed, "/workspace/d"),
-        // It loses most of its content.
+        // It loses most of its content, and more bytes than the next one, which is emptied.
         (ChangeWord::Changed, "/workspace/e"),
+        (ChangeWord::Changed, "/workspace/d"),
         (ChangeWord::Changed, "/workspace/c"),
         (ChangeWord::Changed, "/workspace/f"),
         (ChangeWord::Attributes, "/workspace/b"),
