@@ -883,8 +883,7 @@ async fn trim_memory() {
 
 /// Opens the journal, and joins the fleet if there is one. If another process uses the journal, opens the first
 /// numbered journal that no process uses, of at most `max_journals` journals in all; for the last of them, it waits a
-/// little. Logs the interrupted runs and
-/// undelivered reports of the previous process.
+/// little. Logs the interrupted runs and undelivered reports of the previous process.
 fn journal(
     config: &Config,
     if_missing: IfMissing,

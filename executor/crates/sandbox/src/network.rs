@@ -131,6 +131,7 @@ fn http_error(refusal: EgressError) -> HttpError {
             NetworkError::Method => HttpError::HttpRequestMethodInvalid,
             NetworkError::RequestHead => HttpError::HttpRequestHeaderSectionSize(None),
             NetworkError::RequestBody => HttpError::HttpRequestBodySize(None),
+            NetworkError::Memory => HttpError::InternalError(Some(failure.to_string())),
             NetworkError::Name => HttpError::DestinationNotFound,
             NetworkError::Refused => HttpError::ConnectionRefused,
             NetworkError::ConnectTimeout => HttpError::ConnectionTimeout,

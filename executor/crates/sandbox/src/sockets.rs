@@ -110,6 +110,7 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             NetworkError::Scheme
             | NetworkError::Method
             | NetworkError::RequestBody
+            | NetworkError::Memory
             | NetworkError::Certificate
             | NetworkError::Tls
             | NetworkError::ResponseTimeout

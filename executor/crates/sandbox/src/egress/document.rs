@@ -18,8 +18,8 @@ struct Place {
 }
 
 /// `true` if the document is valid, and has an object or a list in which the member at a path is or could be. In a
-/// list, only an element that exists can be set. An object on the path that has the member twice has no place for
-/// it, because servers differ in which of the two they read.
+/// list, only an element that exists can be set. An object on the path that has the member twice, or under a name that
+/// differs in case alone, has no place for it: servers differ in which of the two they read, and some ignore case.
 pub(super) fn has_place(document: &str, path: &[String]) -> bool {
     find_place(document, path).is_some()
 }
@@ -88,8 +88,10 @@ impl<'de> Visitor<'de> for Finder<'_> {
         let mut is_first = true;
         while let Some(name) = members.next_key::<String>()? {
             is_first = false;
-            if name != self.0 {
+            if !is_same_in_any_case(&name, self.0) {
                 members.next_value::<IgnoredAny>()?;
+            } else if name != self.0 {
+                return Err(A::Error::custom("another case of the member occurs"));
             } else if found.replace(members.next_value::<&'de RawValue>()?).is_some() {
                 return Err(A::Error::custom("the member occurs twice"));
             }
@@ -106,6 +108,13 @@ impl<'de> Visitor<'de> for Finder<'_> {
         while elements.next_element::<IgnoredAny>()?.is_some() {}
         Ok(Found::Value(found))
     }
+}
+
+/// `true` for names that a server which ignores case could take for one another. Both ways are compared, because some
+/// characters have the same upper case as a letter of ASCII (`ſ`), and others the same lower case (the Kelvin sign).
+fn is_same_in_any_case(one: &str, other: &str) -> bool {
+    let fold = |name: &str| name.to_uppercase().to_lowercase();
+    one == other || fold(one) == fold(other)
 }
 
 /// An index in the one form that a JSON Pointer has.
@@ -174,6 +183,13 @@ mod tests {
             ("[1,2]", "/99999999999999999999"),
             (r#"{"a":1,"a":2}"#, "/a"),
             (r#"{"a":1,"\u0061":2}"#, "/a"),
+            (r#"{"a":1,"A":2}"#, "/a"),
+            (r#"{"\u0041":2}"#, "/a"),
+            (r#"{"key":1,"\u006bey":2}"#, "/key"),
+            (r#"{"key":1,"KEY":2}"#, "/key"),
+            ("{\"\u{212a}ey\":1}", "/key"),
+            ("{\"u\u{17f}er\":1}", "/user"),
+            (r#"{"a":{"b":1},"A":{"b":1}}"#, "/a/b"),
             (r#"{"a":{"b":1},"a":{}}"#, "/a/b"),
             (r#"{"a":{"b":1,"b":1}}"#, "/a/b"),
             ("", "/a"),

@@ -33,6 +33,12 @@ pub enum NetworkError {
     /// The request's body ended early.
     #[error("the body of the request ended early")]
     RequestBody,
+    /// The executor has no memory for the request's body, in which it sets a secret.
+    #[error(
+        "the executor has no memory for the body of the request: `server.max_memory_mb`, or the agent's share of it, is \
+         used up; send it later"
+    )]
+    Memory,
     /// The name has no address.
     #[error("the name has no address")]
     Name,
@@ -128,6 +134,7 @@ impl EgressError {
                 | NetworkError::Method
                 | NetworkError::Request
                 | NetworkError::RequestHead
+                | NetworkError::Memory
                 | NetworkError::Name
                 | NetworkError::Refused
                 | NetworkError::ConnectTimeout

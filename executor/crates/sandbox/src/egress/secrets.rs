@@ -15,8 +15,9 @@ use super::refusal::{EgressError, NetworkError};
 use super::{Body, Egress};
 use a2g_capability::{GrantedSecret, Rendering, RequestTarget, SecretPlace};
 use a2g_redact::{FormsError, Matcher};
-use a2g_types::ident::SecretName;
+use a2g_types::ident::{AgentDid, SecretName};
 use a2g_types::limit::Layer;
+use a2g_types::memory::{self, CountedBytes, SMALL_MESSAGE_BYTES};
 use a2g_types::outcome::{DenialReason, SecretUse, Usage};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -358,11 +359,12 @@ impl<'a> SecretPlan<'a> {
         self.0.is_empty()
     }
 
-    /// Reads the values, and the body of the request if one of them is set there. Adds the values to those that are
-    /// replaced in what comes back, before any of them is sent.
+    /// Reads the values, and the body of the request if one of them is set there, on account of `agent`. Adds the values
+    /// to those that are replaced in what comes back, before any of them is sent.
     pub(super) async fn load(
         self,
         egress: &Egress,
+        agent: &AgentDid,
         sent: &SentSecrets,
         request: Request<Body>,
     ) -> Result<(LoadedSecrets<'a>, Request<Body>), LoadError> {
@@ -382,7 +384,7 @@ impl<'a> SecretPlan<'a> {
                 }
             }
         }
-        let (document, request) = read_document(&self.0, request).await?;
+        let (document, request) = read_document(&self.0, agent, request).await?;
         Ok((LoadedSecrets { secrets: loaded, document }, request))
     }
 
@@ -392,11 +394,15 @@ impl<'a> SecretPlan<'a> {
     }
 
     /// Checks that a request that waits has each place in which a value is set when it is sent. Reads its whole body
-    /// if one of them is there.
-    pub(super) async fn check_places(&self, request: Request<Body>) -> Result<Request<Body>, LoadError> {
-        let (document, request) = read_document(&self.0, request).await?;
+    /// if one of them is there, on account of `agent`.
+    pub(super) async fn check_places(
+        &self,
+        agent: &AgentDid,
+        request: Request<Body>,
+    ) -> Result<Request<Body>, LoadError> {
+        let (document, request) = read_document(&self.0, agent, request).await?;
         Ok(match document {
-            Some(document) => request.map(|_read| full_body(document)),
+            Some(document) => request.map(|_read| document.into_body()),
             None => request,
         })
     }
@@ -406,17 +412,16 @@ impl<'a> SecretPlan<'a> {
 /// connected to or kept.
 async fn read_document(
     secrets: &[&RunSecret],
+    agent: &AgentDid,
     request: Request<Body>,
-) -> Result<(Option<String>, Request<Body>), LoadError> {
+) -> Result<(Option<Document>, Request<Body>), LoadError> {
     let Some(first) = secrets.iter().find(|secret| secret.is_in_body()) else { return Ok((None, request)) };
     let refusal = first.refuse(DenialReason::SecretPlace);
     let (parts, body) = request.into_parts();
-    let read = if is_plain_json(&parts.headers) { read_body(body).await? } else { None };
-    let Some(document) = read.and_then(|bytes| String::from_utf8(bytes).ok()) else {
-        return Err(LoadError::Refused(refusal));
-    };
+    let read = if is_plain_json(&parts.headers) { Document::read(body, agent).await? } else { None };
+    let Some(document) = read else { return Err(LoadError::Refused(refusal)) };
     let has_places = secrets.iter().all(|secret| match secret.place() {
-        SecretPlace::Body(path) => has_place(&document, path),
+        SecretPlace::Body(path) => has_place(&document.text, path),
         SecretPlace::Header(_) | SecretPlace::Query(_) => true,
     });
     if !has_places {
@@ -445,7 +450,7 @@ impl From<EgressError> for LoadError {
 pub(super) struct LoadedSecrets<'a> {
     secrets: Vec<(&'a RunSecret, Arc<SecretValue>)>,
     /// The body of the request, if a value is set in it.
-    document: Option<String>,
+    document: Option<Document>,
 }
 
 impl LoadedSecrets<'_> {
@@ -458,7 +463,7 @@ impl LoadedSecrets<'_> {
                 SecretPlace::Query(name) => set_parameter(request, name, &text)?,
                 SecretPlace::Body(path) => {
                     let document = self.document.as_mut().ok_or(NetworkError::Request)?;
-                    set_member(document, path, &text).ok_or(NetworkError::Request)?;
+                    set_member(&mut document.text, path, &text).ok_or(NetworkError::Request)?;
                 }
             }
             let mut state = secret.state.lock();
@@ -471,8 +476,8 @@ impl LoadedSecrets<'_> {
             }
         }
         if let Some(document) = self.document.take() {
-            request.headers_mut().insert(header::CONTENT_LENGTH, document.len().into());
-            *request.body_mut() = full_body(document);
+            request.headers_mut().insert(header::CONTENT_LENGTH, document.text.len().into());
+            *request.body_mut() = document.into_body();
         }
         Ok(())
     }
@@ -607,19 +612,47 @@ fn is_plain_json(fields: &HeaderMap) -> bool {
     is_json && !fields.contains_key(header::CONTENT_ENCODING)
 }
 
-/// The whole body; `None` if it is too long.
-async fn read_body(mut body: Body) -> Result<Option<Vec<u8>>, EgressError> {
-    let mut whole = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let part = frame?.into_data().map_err(|_trailers| NetworkError::Request)?;
-        if whole.len().saturating_add(part.len()) > MAX_BODY_BYTES {
-            return Ok(None);
+/// A body in which values are set. It counts in its agent's share of the executor's memory until it is sent.
+struct Document {
+    text: String,
+    _counted: CountedBytes,
+}
+
+impl Document {
+    /// Reads the whole body; `None` if it is too long or no text.
+    ///
+    /// # Errors
+    /// [`NetworkError::Memory`] if the bodies of all runs, with all else that is counted, would use too much memory.
+    async fn read(mut body: Body, agent: &AgentDid) -> Result<Option<Self>, EgressError> {
+        let mut counted = memory::hold_always(agent.as_str(), 0);
+        let mut whole = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let part = frame?.into_data().map_err(|_trailers| NetworkError::Request)?;
+            let length = whole.len().saturating_add(part.len());
+            if length > MAX_BODY_BYTES {
+                return Ok(None);
+            }
+            // A short one is not counted, as a short message is not.
+            let bytes = u64::try_from(length).unwrap_or(u64::MAX);
+            if bytes > SMALL_MESSAGE_BYTES {
+                counted.try_set(bytes).map_err(|_no_room| NetworkError::Memory)?;
+            }
+            whole.extend_from_slice(&part);
         }
-        whole.extend_from_slice(&part);
+        // It is kept until the request is sent.
+        whole.shrink_to_fit();
+        Ok(String::from_utf8(whole).ok().map(|text| Self { text, _counted: counted }))
     }
-    // It is kept until the request is sent.
-    whole.shrink_to_fit();
-    Ok(Some(whole))
+
+    fn into_body(self) -> Body {
+        full_body(Bytes::from_owner(self))
+    }
+}
+
+impl AsRef<[u8]> for Document {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
 }
 
 #[cfg(test)]
@@ -680,6 +713,37 @@ mod tests {
         let refusal = withheld.plan(&fitting).err().unwrap();
         assert_eq!((refusal.reason, refusal.set_by), (DenialReason::SecretWithheld, Some(Layer::Condition)));
         assert!(run.may_come_back() && !withheld.may_come_back() && !RunSecrets::default().may_come_back());
+    }
+
+    #[tokio::test]
+    async fn bodies_of_all_runs_use_one_budget_of_memory() {
+        // No other test counts as much.
+        const SHARE: u64 = 1 << 40;
+        memory::set_budget(u64::MAX, SHARE);
+        let agent = AgentDid::parse("did:a2g:bodies:1").unwrap();
+        let others = memory::hold_always(agent.as_str(), SHARE - (100 << 10));
+        let runs = [run_with("body:/key", 9, None), run_with("body:/key", 9, None)];
+        let host = Host::parse("api.example").unwrap();
+        let fitting = RequestTarget { method: "GET", is_https: true, host: &host, port: 443, path: "/v1/2" };
+        let check = async |run: usize, bytes: usize| {
+            let document = format!(r#"{{"x":"{}"}}"#, "x".repeat(bytes));
+            let request = Request::get("/v1/2").header(header::CONTENT_TYPE, "application/json");
+            let request = request.body(full_body(document)).unwrap();
+            let checked = runs[run].plan(&fitting).ok().unwrap().check_places(&agent, request).await;
+            checked.map_err(|error| match error {
+                LoadError::Failed(error) => Some(error),
+                LoadError::Refused(_) => None,
+            })
+        };
+        let no_memory = Some(Some(EgressError::from(NetworkError::Memory)));
+        let first = check(0, 60 << 10).await.unwrap();
+        assert_eq!(check(1, 60 << 10).await.err(), no_memory);
+        assert!(check(1, 8 << 10).await.is_ok(), "a short one is not counted");
+        drop(first);
+        let second = check(1, 60 << 10).await.unwrap();
+        assert_eq!(check(0, 60 << 10).await.err(), no_memory);
+        drop((second, others));
+        assert!(check(0, 60 << 10).await.is_ok());
     }
 
     #[test]

@@ -298,7 +298,7 @@ impl NetworkSession {
         }
         // The slot bounds the number of bodies in memory, too.
         let slot = self.acquire_slot(&subject)?;
-        let loaded = plan.load(&self.egress, self.secrets.sent(), request).await;
+        let loaded = plan.load(&self.egress, &self.agent, self.secrets.sent(), request).await;
         let (mut secrets, mut request) = loaded.map_err(|error| self.refuse_load(error, &subject))?;
         // One deadline for look-up, connection and TLS handshake together.
         let deadline = self.connect_deadline(timeouts.connect);
@@ -492,7 +492,7 @@ impl NetworkSession {
         }
         // As for a request that is sent, the slot bounds the number of bodies in memory.
         let _slot = self.acquire_slot(subject)?;
-        plan.check_places(request).await.map_err(|error| self.refuse_load(error, subject))
+        plan.check_places(&self.agent, request).await.map_err(|error| self.refuse_load(error, subject))
     }
 
     fn refuse_load(&self, error: LoadError, subject: &str) -> EgressError {
