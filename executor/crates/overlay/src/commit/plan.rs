@@ -396,8 +396,7 @@ pub(super) struct Times {
 impl Times {
     pub(super) fn of_plan(plan: &Plan) -> Self {
         let first = |place: &StashPlace| plan.stashes.iter().position(|other| other == place);
-        let mut times =
-            Self { mounts: plan.stashes.iter().map(first).collect(), by_inode: BTreeMap::new() };
+        let mut times = Self { mounts: plan.stashes.iter().map(first).collect(), by_inode: BTreeMap::new() };
         for step in &plan.attributes {
             if let (Whose::Original { inode }, Some((before, after))) = (step.of, step.mtime) {
                 let key = (times.mount(&step.at), inode);

@@ -68,7 +68,8 @@ pub(super) fn list(
         deadline: clock.monotonic() + MAX_DIFF_TIME,
         clock,
     };
-    let (mut removals, mut others) = effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
+    let (mut removals, mut others) =
+        effects.changes.iter().partition::<Vec<_>, _>(|change| is_removal(change));
     // The list of changes has the deletions first, then the moves; of emptied files, the one that loses most is first.
     removals.sort_by_key(|change| emptied_bytes(change).map(Reverse));
     // Changes of what was there before are more than what is new.
