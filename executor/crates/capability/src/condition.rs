@@ -2,6 +2,7 @@
 
 use super::glob::Glob;
 use super::limits::Claims;
+use super::reach::{HostClaims, HostError, HostPattern};
 use super::scope::{Area, ScopeError};
 use a2g_types::ident::{SecretName, excerpt};
 use a2g_types::limit::{Access, FileEffects, Layer, Limit, rows_set_by};
@@ -26,14 +27,26 @@ pub enum ConditionError {
     /// The condition is known, but its pattern cannot be enforced.
     #[error(transparent)]
     Scope(#[from] ScopeError),
+    /// The condition is known, but its pattern is not one of hosts.
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
 /// The known conditions, as the end of a sentence.
 fn known_conditions() -> String {
-    let mut known =
-        ["read_only", "no_network", "no_secrets", "secrets:NAME", "effects:atomic", "effects:staged"]
-            .map(str::to_owned)
-            .to_vec();
+    let mut known = [
+        "read_only",
+        "no_network",
+        "host:PATTERN",
+        "blocked_host:PATTERN",
+        "max_requests_per_minute:N",
+        "no_secrets",
+        "secrets:NAME",
+        "effects:atomic",
+        "effects:staged",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     for row in rows_set_by(Layer::Condition) {
         if row.limit == Limit::Output {
             known.extend(["filesystem_scope:GLOB", "blocked_path:GLOB"].map(str::to_owned));
@@ -81,6 +94,19 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
         "effects" => {
             let effects = FileEffects::parse(value).and_then(FileEffects::unless_direct);
             Ok(Claims { effects: Some(effects.ok_or_else(unknown)?), ..no_claims })
+        }
+        "host" => {
+            let allowed = Some(vec![HostPattern::parse(value)?]);
+            Ok(Claims { hosts: HostClaims { allowed, ..HostClaims::default() }, ..no_claims })
+        }
+        "blocked_host" => {
+            let blocked = vec![HostPattern::parse(value)?];
+            Ok(Claims { hosts: HostClaims { blocked, ..HostClaims::default() }, ..no_claims })
+        }
+        "max_requests_per_minute" => {
+            // As in a policy, a rate beyond `u32` is capped: nobody sends so many.
+            let requests_per_minute = Some(u32::try_from(number()?).unwrap_or(u32::MAX));
+            Ok(Claims { hosts: HostClaims { requests_per_minute, ..HostClaims::default() }, ..no_claims })
         }
         "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..no_claims }),
         "blocked_path" => Ok(Claims { blocked: Glob::parse_blocking(value)?, ..no_claims }),

@@ -157,6 +157,21 @@ impl Glob {
             && self.match_path(path) & (self.accepting_state() >> 1) != 0
     }
 
+    /// Patterns that together match what this one matches below the folder `path`, which has no special characters.
+    pub(super) fn patterns_below(&self, path: &str) -> Vec<String> {
+        let states = self.match_path(path);
+        let is_reached = |index: usize| states & (1 << index) != 0;
+        // The rest after a `**` is a case of the rest from that `**`.
+        let follows_any = |index: usize| {
+            let before = index.checked_sub(1).filter(|before| is_reached(*before));
+            before.is_some_and(|before| matches!(self.parts.get(before), Some(PatternComponent::Any)))
+        };
+        let starts = (0..self.parts.len()).filter(|index| is_reached(*index) && !follows_any(*index));
+        // The text begins with a `/`, so its first piece is empty.
+        let rest = |start: usize| self.text.split('/').skip(start + 1).collect::<Vec<_>>().join("/");
+        starts.map(|start| format!("{path}/{}", rest(start))).collect()
+    }
+
     /// `true` if the pattern matches `path` or a folder above `path`.
     #[must_use]
     pub fn matches_at_or_above(&self, path: &str) -> bool {

@@ -165,6 +165,18 @@ impl Area {
         self.root.contains(path) && self.globs.iter().all(|glob| glob.matches(path))
     }
 
+    /// Patterns that together match what lies in the area below its root. `None` for an intersection of several globs, which
+    /// no pattern can express.
+    #[must_use]
+    pub fn to_patterns(&self) -> Option<Vec<String>> {
+        let mut globs = self.globs.iter();
+        match (globs.next(), globs.next()) {
+            (None, _) => Some(vec![self.root.to_string()]),
+            (Some(glob), None) => Some(glob.patterns_below(&self.root.0)),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
     /// `true` if something below the folder `path` may lie in the area.
     pub(super) fn can_contain_below(&self, path: &str) -> bool {
         let is_above_root = Tree(path.into()).covers(&self.root);

@@ -463,6 +463,37 @@ fn a_tree_covers_whole_components_only() {
 }
 
 #[test]
+fn an_area_is_written_as_the_patterns_that_lie_in_it() {
+    for (pattern, folder, expected) in [
+        ("/w/**", "/w/src", Some(vec!["/w/src/**"])),
+        ("/w/src/**", "/w", Some(vec!["/w/src/**"])),
+        ("/w/**/*.rs", "/w", Some(vec!["/w/**/*.rs"])),
+        ("/w/**/*.rs", "/w/src", Some(vec!["/w/src/**/*.rs"])),
+        ("/w/*/a/*.rs", "/w/src", Some(vec!["/w/src/a/*.rs"])),
+        // The folder itself matches, and nothing below it.
+        ("/w/*", "/w/src", Some(vec![])),
+        ("/w/*/**", "/w/src", Some(vec!["/w/src/**"])),
+        ("/w/**/src/*", "/w/src", Some(vec!["/w/src/**/src/*", "/w/src/*"])),
+        ("/w/a?/**", "/w/b", None),
+    ] {
+        let area = Area::parse(pattern).unwrap().pop().unwrap().meet(&Area::from(tree(folder)));
+        let patterns = area.as_ref().map(|area| area.to_patterns().unwrap());
+        let expected = expected.map(|texts| texts.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(patterns, expected, "{pattern}");
+        let Some(area) = area else { continue };
+        let written = patterns.iter().flatten().flat_map(|text| Area::parse(text).unwrap());
+        let written = written.collect::<Vec<_>>();
+        for path in ["/w/src/a", "/w/src/a/x.rs", "/w/src/src/x", "/w/src/x.rs", "/w/x.rs", "/w/y/x.rs"] {
+            let is_written = written.iter().any(|area| area.contains(path));
+            assert_eq!(is_written, area.contains(path), "{pattern}: {path}");
+        }
+    }
+    let globs = Area::parse("/w/*.rs").unwrap().pop().unwrap();
+    let both = globs.meet(&Area::parse("/w/a*").unwrap().pop().unwrap()).unwrap();
+    assert_eq!(both.to_patterns(), None, "no pattern is an intersection of two");
+}
+
+#[test]
 fn a_grant_names_the_layer_of_each_limit() {
     let verdict = Claims {
         limits: ClaimedLimits::default().with(MemoryLimit::from_mb(50).ok()),
@@ -643,6 +674,22 @@ fn conditions() {
     for (condition, secrets) in [("no_secrets", BTreeSet::new()), ("secrets:github", named)] {
         assert_eq!(parse_condition(condition), Ok(Claims { secrets: Some(secrets), ..Claims::default() }));
     }
+    let pattern = |text: &str| vec![HostPattern::parse(text).unwrap()];
+    let no_hosts = HostClaims::default;
+    for (condition, hosts) in [
+        ("host:*.a.example", HostClaims { allowed: Some(pattern("*.a.example")), ..no_hosts() }),
+        ("host:https://a.example", HostClaims { allowed: Some(pattern("https://a.example")), ..no_hosts() }),
+        ("blocked_host:a.example", HostClaims { blocked: pattern("a.example"), ..no_hosts() }),
+        ("max_requests_per_minute:20", HostClaims { requests_per_minute: Some(20), ..no_hosts() }),
+    ] {
+        assert_eq!(parse_condition(condition), Ok(Claims { hosts, ..Claims::default() }), "{condition}");
+    }
+    for pattern in ["", "http://a.example", "a.example/path", "a@b"] {
+        for name in ["host", "blocked_host"] {
+            let parsed = parse_condition(&format!("{name}:{pattern}"));
+            assert!(matches!(parsed, Err(ConditionError::Host(_))), "{name}:{pattern}");
+        }
+    }
     for (condition, effects) in
         [("effects:atomic", FileEffects::Atomic), ("effects:staged", FileEffects::Staged)]
     {
@@ -696,6 +743,8 @@ fn conditions() {
         "secrets:GitHub",
         "secrets:*",
         "no_secrets:x",
+        "host",
+        "max_requests_per_minute:",
         "human",
     ] {
         assert!(matches!(parse_condition(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");

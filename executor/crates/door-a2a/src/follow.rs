@@ -373,6 +373,7 @@ impl Follower {
             conditions: Vec::new(),
             expires_at: None,
             reason: None,
+            rationale: a2g_types::verdict::Rationale::default(),
         };
         self.prompt(handle, &verdict).await;
     }

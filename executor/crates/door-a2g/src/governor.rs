@@ -100,6 +100,8 @@ fn register(
 /// Stores a report, and acknowledges it once it is on the disk.
 async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
     let head = decode::report(params)?;
+    // Before the log: a report whose line cannot be written comes again, and counts once.
+    door.governor.observe_report(&head, params);
     let result = door.records.record(|| params).await;
     result.map_err(|error| {
         Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))

@@ -19,6 +19,7 @@ use super::transport::websocket::{
     self, Incoming, IncomingMessage, MAX_CONCURRENT, MessageReader, MessageSink,
 };
 use a2g_core::run::Executor;
+use a2g_govern::local::CedarPolicies;
 use a2g_govern::{Caller, Credential, Role};
 use a2g_journal::Condition;
 use a2g_metrics::MEDIA_TYPE;
@@ -210,13 +211,15 @@ impl HttpServer {
     }
 }
 
-/// Reports whether calls can run, which they cannot while the journal accepts no writes, or the fleet no claims.
+/// Reports whether calls can run, which they cannot while the journal accepts no writes, the fleet no claims, or no policies
+/// fit the tools.
 async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     let executor = state.settings.executor.as_ref();
     let condition = executor.map(|executor| executor.journal.condition());
     let fleet = executor.and_then(|executor| executor.node.fleet());
     let has_no_lease = fleet.is_some_and(|fleet| !fleet.member.may_run());
     let has_lost_claims = fleet.is_some_and(|fleet| fleet.member.loss().is_some());
+    let policies = executor.and_then(|executor| executor.policies.governor().cedar());
     let (status, text) = match condition {
         None | Some(Condition::Works) if has_lost_claims => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -225,6 +228,14 @@ async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
         None | Some(Condition::Works) if has_no_lease => (
             StatusCode::SERVICE_UNAVAILABLE,
             r#"{"status":"unavailable","reason":"the servers of the fleet cannot be reached"}"#,
+        ),
+        None | Some(Condition::Works) if policies.is_some_and(CedarPolicies::denies_everything) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            r#"{"status":"unavailable","reason":"the policies do not fit the tools, see the log"}"#,
+        ),
+        None | Some(Condition::Works) if policies.is_some_and(|policies| policies.error().is_some()) => (
+            StatusCode::OK,
+            r#"{"status":"ok","warning":"the policies do not fit the tools, see the log: earlier ones are in force"}"#,
         ),
         None | Some(Condition::Works) => (StatusCode::OK, r#"{"status":"ok"}"#),
         Some(Condition::Full) => (

@@ -213,7 +213,9 @@ fn refused_host_reason(denial: &Denial) -> Option<String> {
         (Layer::Executor, false) => " (`network.allowed_domains`, or `network.tools` if that has the tool)",
         (Layer::StandingPolicy, true) => " (`capabilities.network.blocked_domains`)",
         (Layer::StandingPolicy, false) => " (`capabilities.network.allowed_domains`)",
-        (Layer::Verdict | Layer::Operator | Layer::Condition | Layer::Tool | Layer::Caller, _) => "",
+        (Layer::Condition, true) => " (`blocked_host`)",
+        (Layer::Condition, false) => " (`host`)",
+        (Layer::Verdict | Layer::Operator | Layer::Tool | Layer::Caller, _) => "",
     };
     if is_blocked {
         return Some(format!("{by} blocks it{key}"));
@@ -381,7 +383,8 @@ fn exceeded_budget(row: &LimitRow, granted: u64, layer: Layer) -> String {
 pub fn allow_command(tool: &ToolName, usage: &Usage) -> Option<String> {
     let is_refused = |denial: &&Denial| {
         denial.reason == DenialReason::DomainNotAllowed
-            && denial.set_by != Some(Layer::Tool)
+            // Neither its declaration nor policies in Cedar, whose hosts are conditions, are changed by the command.
+            && !matches!(denial.set_by, Some(Layer::Tool | Layer::Condition))
             && denial.what.starts_with("https://")
     };
     let denial = usage.denied.iter().find(is_refused)?;

@@ -21,7 +21,7 @@ use crate::limit::{Access, Bound, BudgetUsage, Budgets, FileEffects, Layer, Limi
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::session::SessionTurn;
 use crate::tool::ToolSignature;
-use crate::verdict::Decision;
+use crate::verdict::{Decision, Rationale};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -739,6 +739,8 @@ pub struct Receipt {
     pub signature: Option<ToolSignature>,
     /// The turn of the session in which the tool ran; `None` for a run with a store of its own.
     pub session: Option<SessionTurn>,
+    /// The rules behind the verdict, if its governor names them.
+    pub rationale: Rationale,
     /// The outcome of the run.
     pub outcome: Outcome,
 }

@@ -114,6 +114,37 @@ pub struct Verdict {
     pub expires_at: Option<OffsetDateTime>,
     /// The reason, for people. Never interpreted.
     pub reason: Option<String>,
+    /// The rules that decided, for people. Never interpreted.
+    pub rationale: Rationale,
+}
+
+/// The rules of policies behind a verdict, if its governor names them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rationale {
+    /// The names of the rules that decided, such as `mail.cedar:12`.
+    pub decided_by: Vec<String>,
+    /// What policy files that change no outcome would have decided.
+    pub observed: Vec<Observation>,
+}
+
+impl Rationale {
+    /// Returns `true` if it names nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { decided_by, observed } = self;
+        decided_by.is_empty() && observed.is_empty()
+    }
+}
+
+/// The decision that a call would have got with one more policy file in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// The name of the file.
+    pub file: String,
+    /// The decision.
+    pub decision: Decision,
+    /// The names of the rules that would have decided.
+    pub decided_by: Vec<String>,
 }
 
 /// The proof of a verdict's origin. It is untrusted until `a2g_govern` has verified it.

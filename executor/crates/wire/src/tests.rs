@@ -14,6 +14,7 @@ use a2g_types::outcome::{
 };
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Contract, DeclaredCapabilities, Descriptor, Digest};
+use a2g_types::verdict::Rationale;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -35,6 +36,7 @@ pub(crate) fn receipt(end: End) -> Receipt {
         calls: None,
         signature: None,
         session: None,
+        rationale: Rationale::default(),
         outcome: Outcome {
             end,
             output: RunOutput::default(),

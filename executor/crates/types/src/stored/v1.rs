@@ -98,6 +98,7 @@ list!(pub grants, grant::GrantSummary, "ShownGrant");
 list!(host_rules, outcome::HostRule, "HostRule");
 list!(log_lines, outcome::LogLine, "LogLine");
 list!(nested_calls, outcome::NestedCall, "NestedCall");
+list!(observations, verdict::Observation, "Observation");
 list!(patterns, limit::Bound<String>, "Bound");
 list!(secret_uses, outcome::SecretUse, "SecretUse");
 list!(secrets, grant::SecretSummary, "SecretSummary");
@@ -124,6 +125,8 @@ pub struct Receipt {
     signature: Option<tool::ToolSignature>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_turn")]
     session: Option<session::SessionTurn>,
+    #[serde(default, skip_serializing_if = "verdict::Rationale::is_empty", with = "Rationale")]
+    rationale: verdict::Rationale,
     #[serde(with = "Outcome")]
     outcome: outcome::Outcome,
 }
@@ -791,6 +794,26 @@ pub struct Verdict {
     #[serde(with = "time::serde::rfc3339::option")]
     expires_at: Option<OffsetDateTime>,
     reason: Option<String>,
+    #[serde(default, skip_serializing_if = "verdict::Rationale::is_empty", with = "Rationale")]
+    rationale: verdict::Rationale,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::Rationale")]
+struct Rationale {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    decided_by: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "observations")]
+    observed: Vec<verdict::Observation>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::Observation")]
+struct Observation {
+    file: String,
+    #[serde(with = "Decision")]
+    decision: verdict::Decision,
+    decided_by: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]

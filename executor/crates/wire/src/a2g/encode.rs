@@ -21,7 +21,9 @@ use a2g_types::outcome::{
 use a2g_types::session::{SessionRequest, SessionState, SessionTurn};
 use a2g_types::stop::{OperatorReason, Stop, StopTarget};
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor, Digest, ToolSignature};
-use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
+use a2g_types::verdict::{
+    Manifest, NetworkRule, Observation, Policy, Rationale, ResourceRule, Risk, ToolRule, Verdict,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -462,7 +464,7 @@ pub fn too_large(max_bytes: u64) -> String {
 }
 
 fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
-    let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason } = verdict;
+    let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason, rationale } = verdict;
     message::VerdictMessage {
         verdict: WireName(*decision),
         intent_id: *intent,
@@ -471,7 +473,21 @@ fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
         conditions,
         expires_at: expires_at.and_then(format_time),
         reason: reason.as_deref(),
+        rationale: rationale_members(rationale),
     }
+}
+
+fn rationale_members(rationale: &Rationale) -> message::RationaleMembers<'_> {
+    let Rationale { decided_by, observed } = rationale;
+    message::RationaleMembers {
+        decided_by: decided_by.iter().map(String::as_str).collect(),
+        observed: observed.iter().map(observation_message).collect(),
+    }
+}
+
+fn observation_message(observation: &Observation) -> message::ObservationMessage<'_> {
+    let Observation { file, decision, decided_by } = observation;
+    message::ObservationMessage { file, decision: WireName(*decision), decided_by }
 }
 
 /// A time in RFC 3339; `None` for a year after 9999. Decoders refuse an approval without an expiry, so no tool runs
@@ -513,6 +529,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         calls,
         signature,
         session,
+        rationale,
         outcome,
     } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
@@ -536,6 +553,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         calls: calls.as_ref().map(calls_message),
         tool_signature: signature.as_ref().map(signature_message),
         session: session.as_ref().map(session_message),
+        rationale: rationale_members(rationale),
     }
 }
 

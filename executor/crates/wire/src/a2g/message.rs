@@ -67,6 +67,27 @@ pub(super) struct VerdictMessage<'a> {
     pub(super) expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'a str>,
+    #[serde(flatten)]
+    pub(super) rationale: RationaleMembers<'a>,
+}
+
+/// The rules of policies behind a verdict.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RationaleMembers<'a> {
+    /// The names of the rules that decided, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) decided_by: Vec<&'a str>,
+    /// What policy files that change no outcome would have decided.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) observed: Vec<ObservationMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Observation")]
+pub(super) struct ObservationMessage<'a> {
+    pub(super) file: &'a str,
+    pub(super) decision: WireName<Decision>,
+    pub(super) decided_by: &'a [String],
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -164,6 +185,8 @@ pub(super) struct ReportMessage<'a> {
     /// The turn of the session in which the tool ran; absent for a run that keeps nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) session: Option<SessionMessage>,
+    #[serde(flatten)]
+    pub(super) rationale: RationaleMembers<'a>,
 }
 
 /// A turn of a session.

@@ -10,6 +10,7 @@ mod proof;
 mod session;
 mod signature;
 mod stop;
+mod usage;
 mod verdict;
 
 pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, registration, report};
@@ -22,6 +23,7 @@ pub use proof::{ProofClaims, proof_claims, proof_header};
 pub use session::{SessionEndParams, session_end_params};
 pub use signature::context_signature;
 pub use stop::{StopParams, resume_params, stop_params, stops_result};
+pub use usage::{ReportUsage, report_usage};
 pub use verdict::{directive, verdict};
 
 use crate::field::{Field, Object, decode_by};

@@ -3,7 +3,7 @@
 use crate::a2g::limits;
 use crate::field::{Field, Object};
 use a2g_types::fault::Fault;
-use a2g_types::verdict::{Decision, Directive, Manifest, Risk, Verdict};
+use a2g_types::verdict::{Decision, Directive, Manifest, Observation, Rationale, Risk, Verdict};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -56,7 +56,23 @@ pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
         conditions: conditions.map(|field| field.strings()).transpose()?.unwrap_or_default(),
         expires_at: expires_at.map(|field| decode_time(&field)).transpose()?,
         reason: object.read_nullable("reason")?,
+        rationale: Rationale {
+            decided_by: object.read_nullable("decided_by")?.unwrap_or_default(),
+            observed: object.read_nullable_with("observed", decode_observed)?.unwrap_or_default(),
+        },
     })
+}
+
+fn decode_observed(field: Field<'_>) -> Result<Vec<Observation>, Fault> {
+    let observation = |field: Field<'_>| {
+        let mut object = field.object()?;
+        Ok(Observation {
+            file: object.read("file")?,
+            decision: object.read("decision")?,
+            decided_by: object.read("decided_by")?,
+        })
+    };
+    field.list()?.into_iter().map(observation).collect()
 }
 
 /// Takes a member that restricts the run. It may be `null` only in a denial, which runs nothing.

@@ -82,6 +82,35 @@ fn the_documents_report_with_usage_behind_it() {
 }
 
 #[test]
+fn the_use_in_a_report_is_read_back_or_else_all_of_it_is_unknown() {
+    let report = value(&encode::report(&receipt(End::ResultNotJson)));
+    let contacted = json!([{ "authority": "https://a.example:443", "requests": 3 }]);
+    let with_network = with(report.clone(), "/usage/contacted", contacted);
+    let with_network = with(with_network, "/usage/secrets", json!([{ "name": "token", "uses": 2 }]));
+    let held = json!({ "requests": [{ "url": "https://b.example/" }] });
+    let used = decode::report_usage(&with(with_network, "/usage/effects", held).to_string()).unwrap();
+    assert_eq!(
+        used,
+        decode::ReportUsage {
+            granted: vec!["/tmp/**".into()],
+            blocked: Vec::new(),
+            contacted: vec![("https://a.example:443".into(), 3), ("https://b.example/".into(), 1)],
+            secrets: vec![(SecretName::parse("token").unwrap(), 2)],
+            written_bytes: BYTES_PER_MB,
+        }
+    );
+    for (pointer, unknown) in [
+        ("/usage", json!({})),
+        ("/usage/contacted_truncated", json!(true)),
+        ("/usage/limits/max_written_mb/used", json!(null)),
+        ("/usage/limits/filesystem_scope/granted", json!("/tmp/**")),
+    ] {
+        let report = with(report.clone(), pointer, unknown);
+        assert_eq!(decode::report_usage(&report.to_string()), None, "{pointer}");
+    }
+}
+
+#[test]
 fn slack_is_never_below_zero() {
     let mut receipt = receipt(End::ResultNotJson);
     receipt.outcome.metrics = RunMetrics {

@@ -8,7 +8,8 @@ use a2g_types::ident::SecretName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Limit};
 use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{
-    Decision, Manifest, NetworkRule, Policy, Proof, ResourceRule, Risk, RiskLevel, ToolRule, Verdict,
+    Decision, Manifest, NetworkRule, Observation, Policy, Proof, Rationale, ResourceRule, Risk, RiskLevel,
+    ToolRule, Verdict,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
@@ -112,13 +113,24 @@ fn verdict() -> impl Strategy<Value = Verdict> {
         Just(Decision::Escalate),
         Just(Decision::Conditional)
     ];
-    (decision, intent(), of(risk()), manifest(), texts(), of(moment()), moment(), of(".{0,20}")).prop_map(
-        |(decision, intent, risk, manifest, conditions, perhaps, moment, reason)| {
+    let explained = (of(".{0,20}"), rationale());
+    (decision, intent(), of(risk()), manifest(), texts(), of(moment()), moment(), explained).prop_map(
+        |(decision, intent, risk, manifest, conditions, perhaps, moment, (reason, rationale))| {
             // Only a denial may omit its expiry.
             let expires_at = if decision == Decision::Denied { perhaps } else { Some(moment) };
-            Verdict { decision, intent, risk, manifest, conditions, expires_at, reason }
+            Verdict { decision, intent, risk, manifest, conditions, expires_at, reason, rationale }
         },
     )
+}
+
+fn rationale() -> impl Strategy<Value = Rationale> {
+    let observation = (".{0,20}", texts()).prop_map(|(file, decided_by)| Observation {
+        file,
+        decision: Decision::Denied,
+        decided_by,
+    });
+    let observed = vec(observation, 0..3);
+    (texts(), observed).prop_map(|(decided_by, observed)| Rationale { decided_by, observed })
 }
 
 fn tool_rule() -> impl Strategy<Value = ToolRule> {
