@@ -6,9 +6,11 @@
 //! expired, or from the [`OperatorLimits`] of the process that runs the call. An [`Admitted`] call can be granted only
 //! once.
 
+use super::Governor;
+use super::local::LedgerEntry;
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
-use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
+use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, HostPattern, ScopeError};
 use a2g_types::call::Call;
 use a2g_types::clock::format_seconds;
 use a2g_types::failure_message::layer_name;
@@ -19,7 +21,7 @@ use a2g_types::node::PassedCall;
 use a2g_types::stop::OperatorReason;
 use a2g_types::stored::v1;
 use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
-use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
+use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Rationale, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -95,6 +97,8 @@ impl OperatorLimits {
             proof: None,
             module: None,
             verdict: None,
+            rationale: Rationale::default(),
+            entry: None,
         })
     }
 }
@@ -105,12 +109,19 @@ pub struct VerifiedVerdict {
     verdict: Arc<Verdict>,
     /// The proof that authenticated the verdict, if there was one.
     proof: Option<VerifiedProof>,
+    /// The call in the ledger of the built-in governor, if that has decided here and reads it.
+    entry: Option<Arc<LedgerEntry>>,
 }
 
 impl VerifiedVerdict {
     /// A verdict from the executor's own connection to the configured governor.
     pub(super) fn from_governor_connection(verdict: Verdict) -> Self {
-        Self { verdict: Arc::new(verdict), proof: None }
+        Self { verdict: Arc::new(verdict), proof: None, entry: None }
+    }
+
+    /// As this, with the call in the ledger of the governor: it is forgotten with the last right to run it.
+    pub(super) fn counted_as(self, entry: Option<LedgerEntry>) -> Self {
+        Self { entry: entry.map(Arc::new), ..self }
     }
 
     /// A call that waited at another node, and the verdict that the other node has verified.
@@ -119,7 +130,7 @@ impl VerifiedVerdict {
     /// If the call was not written by [`Admitted::to_node`].
     pub fn from_node(passed: &PassedCall) -> serde_json::Result<(Call, Self)> {
         let StoredCall { call, verdict, proof, module: _ } = serde_json::from_str(passed.text())?;
-        Ok((call, Self { verdict: Arc::new(verdict), proof }))
+        Ok((call, Self { verdict: Arc::new(verdict), proof, entry: None }))
     }
 
     /// A verdict that arrived together with a call. A proof sent with it must be valid even if unsigned verdicts are
@@ -143,7 +154,7 @@ impl VerifiedVerdict {
             (Some(proof), _) => match trust.verify(&call, proof, now) {
                 Ok((arguments, proof)) => {
                     let verdict = Arc::new(verdict);
-                    Ok((Call { arguments, ..call }, Self { verdict, proof: Some(proof) }))
+                    Ok((Call { arguments, ..call }, Self { verdict, proof: Some(proof), entry: None }))
                 }
                 Err(ProofError { blocked_by, message }) => Err(Fault::Refused {
                     intent: Some(call.intent),
@@ -162,7 +173,7 @@ impl VerifiedVerdict {
                     .to_owned(),
             }),
             (None, Some(AcceptUnsigned(()))) => {
-                Ok((call, Self { verdict: Arc::new(verdict), proof: None }))
+                Ok((call, Self { verdict: Arc::new(verdict), proof: None, entry: None }))
             }
         }
     }
@@ -200,6 +211,9 @@ pub struct Admitted<L = Layers> {
     module: Option<Digest>,
     /// The verdict under which another node may run the call; `None` if only this executor may run it.
     verdict: Option<Arc<Verdict>>,
+    rationale: Rationale,
+    /// As in [`VerifiedVerdict`].
+    entry: Option<Arc<LedgerEntry>>,
 }
 
 /// A call that waits for a person's decision.
@@ -291,7 +305,7 @@ impl Escalated {
     /// # Errors
     /// If a time is after the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
-        let Self { call, verdict: VerifiedVerdict { verdict, proof }, module } = self;
+        let Self { call, verdict: VerifiedVerdict { verdict, proof, entry: _ }, module } = self;
         store_call(call, verdict, proof.as_ref(), *module)
     }
 
@@ -312,7 +326,18 @@ impl Escalated {
     }
 
     fn from_stored(StoredCall { call, verdict, proof, module }: StoredCall) -> Self {
-        Self { call, verdict: VerifiedVerdict { verdict: Arc::new(verdict), proof }, module }
+        let verdict = VerifiedVerdict { verdict: Arc::new(verdict), proof, entry: None };
+        Self { call, verdict, module }
+    }
+
+    /// The call, which waits since an earlier process, with its place in the ledger of the built-in governor.
+    #[must_use]
+    pub fn counted_by(self, governor: &Governor) -> Self {
+        let entry = match governor {
+            Governor::Local(local, _) => local.recount(&self.call, &self.verdict.verdict),
+            Governor::Remote(_) => None,
+        };
+        Self { verdict: self.verdict.counted_as(entry), ..self }
     }
 
     /// The module that was installed when the call began to wait; `None` if the decision is not bound to one.
@@ -382,6 +407,9 @@ impl Escalated {
             let message = "the verdict expired before a person decided".to_owned();
             return Err(refuse(BlockedBy::VerdictExpired, message));
         };
+        if let (Some(manifest), Some(entry)) = (&directive.manifest, &self.verdict.entry) {
+            entry.amend(&Verdict { manifest: manifest.clone(), ..(**verdict).clone() });
+        }
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
         admit_manifest(self.call.clone(), &self.verdict, self.module, manifest, expires_at)
     }
@@ -397,7 +425,7 @@ pub fn denial_by(by: &str, reason: Option<&str>, intent: IntentId, risk_score: O
 
 fn admit_manifest(
     call: Call,
-    VerifiedVerdict { verdict, proof }: &VerifiedVerdict,
+    VerifiedVerdict { verdict, proof, entry }: &VerifiedVerdict,
     module: Option<Digest>,
     manifest: &Manifest,
     expires_at: OffsetDateTime,
@@ -410,11 +438,13 @@ fn admit_manifest(
         .map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
     let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     let mut named_calls = None;
+    let mut named_hosts = None::<Vec<HostPattern>>;
     let mut named_secrets = None::<BTreeSet<SecretName>>;
     for condition in &verdict.conditions {
         let mut claim = a2g_capability::parse_condition(condition).map_err(|error| match error {
             a2g_capability::ConditionError::Scope(error) => scope(error),
             other @ (a2g_capability::ConditionError::Unknown(_)
+            | a2g_capability::ConditionError::Host(_)
             | a2g_capability::ConditionError::Number { .. }) => {
                 refuse(BlockedBy::ConditionUnknown, other.to_string())
             }
@@ -423,21 +453,36 @@ fn admit_manifest(
         if let Some(calls) = claim.calls.take() {
             named_calls = Some(named_calls.map_or(calls.clone(), |named: CallTargets| named.union(calls)));
         }
+        // So do the conditions `host`.
+        if let Some(hosts) = claim.hosts.allowed.take() {
+            named_hosts.get_or_insert_default().extend(hosts);
+        }
         // So do the conditions `secrets`. `no_secrets` names none, and withholds those that others name.
         if let Some(secrets) = claim.secrets.take_if(|names| !names.is_empty()) {
             named_secrets.get_or_insert_default().extend(secrets);
         }
         layers.push((Layer::Condition, claim));
     }
-    if named_calls.is_some() || named_secrets.is_some() {
-        let claims = Claims { calls: named_calls, secrets: named_secrets, ..Claims::default() };
+    if named_calls.is_some() || named_hosts.is_some() || named_secrets.is_some() {
+        let hosts = HostClaims { allowed: named_hosts, ..HostClaims::default() };
+        let claims = Claims { calls: named_calls, hosts, secrets: named_secrets, ..Claims::default() };
         layers.push((Layer::Condition, claims));
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
     let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
     let proof = proof.clone();
-    let verdict = None;
-    Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof, module, verdict })
+    Ok(Admitted {
+        call,
+        layers,
+        risk_score,
+        expires_at,
+        keep_until,
+        proof,
+        module,
+        verdict: None,
+        rationale: verdict.rationale.clone(),
+        entry: entry.clone(),
+    })
 }
 
 fn store_call(
@@ -483,6 +528,18 @@ impl<L> Admitted<L> {
     #[must_use]
     pub fn call(&self) -> &Call {
         &self.call
+    }
+
+    /// Notes that the run begins, or that another executor has the call: for the built-in governor, it counts from now on
+    /// until its end is observed.
+    pub fn note_begun(&self) {
+        self.entry.iter().for_each(|entry| entry.begin());
+    }
+
+    /// The rules behind the verdict, if its governor names them.
+    #[must_use]
+    pub fn rationale(&self) -> &Rationale {
+        &self.rationale
     }
 
     /// The time from which the guest may no longer start.
@@ -615,9 +672,30 @@ impl Admitted {
     }
 
     fn take_layers(self) -> (Admitted<Granted>, Layers) {
-        let Self { call, layers, risk_score, expires_at, keep_until, proof, module, verdict } = self;
-        let granted =
-            Admitted { call, layers: Granted, risk_score, expires_at, keep_until, proof, module, verdict };
+        let Self {
+            call,
+            layers,
+            risk_score,
+            expires_at,
+            keep_until,
+            proof,
+            module,
+            verdict,
+            rationale,
+            entry,
+        } = self;
+        let granted = Admitted {
+            call,
+            layers: Granted,
+            risk_score,
+            expires_at,
+            keep_until,
+            proof,
+            module,
+            verdict,
+            rationale,
+            entry,
+        };
         (granted, layers)
     }
 }

@@ -58,10 +58,12 @@ use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
+use a2g_types::tool::Descriptor;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;
-use local::{LocalGovernor, PolicySet};
+use local::{CedarPolicies, LocalGovernor, PolicySet};
 use std::sync::Arc;
+use time::OffsetDateTime;
 
 /// The governor of this executor.
 #[derive(Clone)]
@@ -147,6 +149,54 @@ impl Governor {
         }
     }
 
+    /// Tells the governor the tools that the executor has, to which it compiles policies in Cedar.
+    pub fn use_tools<'a>(&self, tools: impl IntoIterator<Item = &'a Descriptor>) {
+        match self {
+            Self::Local(local, _) => local.use_tools(tools),
+            Self::Remote(_) => {}
+        }
+    }
+
+    /// The policies in Cedar by which the governor decides; `None` for others, and for another governor.
+    #[must_use]
+    pub fn cedar(&self) -> Option<&CedarPolicies> {
+        self.policies().and_then(PolicySet::cedar)
+    }
+
+    /// Returns `true` if the governor's policies read the past of agents, which this executor tells it. Another governor
+    /// learns it from reports.
+    #[must_use]
+    pub fn reads_history(&self) -> bool {
+        match self {
+            Self::Local(local, _) => local.reads_history(),
+            Self::Remote(_) => false,
+        }
+    }
+
+    /// Tells the built-in governor of the end of a run, or of a decision on its file changes, before anybody else is told.
+    pub fn observe_end(&self, receipt: &Receipt) {
+        match self {
+            Self::Local(local, _) => local.observe_end(receipt),
+            Self::Remote(_) => {}
+        }
+    }
+
+    /// As [`Self::observe_end`], for a run that has ended at that time: in the order of the ends, before the first decision.
+    pub fn observe_end_at(&self, ended: OffsetDateTime, receipt: &Receipt) {
+        match self {
+            Self::Local(local, _) => local.observe_end_at(ended, receipt),
+            Self::Remote(_) => {}
+        }
+    }
+
+    /// Tells the built-in governor of a call that it has denied at that time, before the first decision.
+    pub fn observe_denial_at(&self, denied: OffsetDateTime, agent: &AgentDid) {
+        match self {
+            Self::Local(local, _) => local.observe_denial_at(denied, agent),
+            Self::Remote(_) => {}
+        }
+    }
+
     /// Requests a verdict. `still_waits` says which intents wait for a person here: the built-in governor counts no others.
     ///
     /// # Errors
@@ -157,7 +207,10 @@ impl Governor {
         still_waits: &(dyn Fn(IntentId) -> bool + Sync),
     ) -> Result<VerifiedVerdict, Fault> {
         let verdict = match self {
-            Self::Local(local, _) => local.decide_while(call, still_waits),
+            Self::Local(local, _) => {
+                let (verdict, entry) = local.decide_counted(call, still_waits);
+                return Ok(VerifiedVerdict::from_governor_connection(verdict).counted_as(entry));
+            }
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
                 tracing::warn!(governor = self.endpoint(), error = %ErrorChain(&error), "the governor gave no verdict");
                 let message = match error {

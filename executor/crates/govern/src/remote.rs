@@ -11,7 +11,7 @@ use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::Fault;
 use a2g_types::outcome::Receipt;
-use a2g_types::verdict::{Decision, Manifest, Policy, Risk, RiskLevel, Verdict};
+use a2g_types::verdict::{Decision, Manifest, Policy, Rationale, Risk, RiskLevel, Verdict};
 use a2g_wire::a2g::{decode, encode};
 use jsonrpsee::core::client::{ClientT, Error as ClientError};
 use jsonrpsee::core::traits::ToRpcParams;
@@ -319,5 +319,6 @@ fn denial(call: &Call, error: &ErrorObjectOwned) -> Verdict {
         conditions: Vec::new(),
         expires_at: None,
         reason: Some(error.message().chars().filter(|c| !c.is_control()).take(300).collect()),
+        rationale: Rationale::default(),
     }
 }

@@ -2,7 +2,9 @@
 
 use super::arguments::StoredFor;
 use super::chain::{Hash, Head};
+use super::decided::DecidedEvent;
 use super::error::OpenError;
+use super::log::Extent;
 use super::record::{JournalRecord, RECORD_COLUMNS, RecordKind};
 use super::recorded_state::{RecordedState, receipt_record, recorded_state};
 use super::store::{Reader, from_sqlite_int, to_sqlite_int};
@@ -231,6 +233,26 @@ impl History {
             format!("SELECT {REFUSAL_COLUMNS} FROM refusals WHERE intent = ?1 ORDER BY number DESC LIMIT 1");
         let mut statement = self.0.connection().prepare(&sql)?;
         Ok(statement.query_row([intent.as_bytes()], read_refusal).optional()?)
+    }
+
+    /// Passes the calls since a time with the decisions on them to `each`, oldest first. Those before are not read.
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`], and the errors of `each`.
+    pub fn decided_since<E: From<HistoryError>>(
+        &self,
+        since: OffsetDateTime,
+        each: impl FnMut(DecidedEvent) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.0.decided_since(since, each)
+    }
+
+    /// The number of receipts that were pruned.
+    ///
+    /// # Errors
+    /// [`HistoryError::Sqlite`].
+    pub fn pruned_receipts(&self) -> Result<u64, HistoryError> {
+        Ok(Extent::read(self.0.connection(), "records")?.pruned.number)
     }
 
     /// The text of an undecided or approved intent, as passed to [`Decisions::hold`](super::Decisions::hold).

@@ -73,6 +73,10 @@ impl Records {
         Self(backend)
     }
 
+    pub(super) fn backend(&self) -> &Backend {
+        &self.0
+    }
+
     /// The records of an intent, in short; `None` for an intent without records.
     ///
     /// # Errors

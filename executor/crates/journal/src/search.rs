@@ -196,6 +196,7 @@ impl<'a> FoundRun<'a> {
             durability: _,
             signature: _,
             session: _,
+            rationale: _,
         } = receipt;
         RunSummary {
             record: from_sqlite_int(self.record),

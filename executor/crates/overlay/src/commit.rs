@@ -98,7 +98,9 @@ pub enum CommitError {
     #[error("a change concerns a folder that may only be read")]
     ReadOnly(EntryPath),
     /// The copy of an original that is kept for the undo is not as it was kept. Nothing is changed.
-    #[error("the copy that is kept of an original is damaged, so nothing was changed: put the original back from a backup")]
+    #[error(
+        "the copy that is kept of an original is damaged, so nothing was changed: put the original back from a backup"
+    )]
     Kept(EntryPath),
     /// A staged content is not the one that was approved. Nothing is changed.
     #[error("the staged content {number} is not the one that was shown: discard the changes")]

@@ -115,7 +115,9 @@ impl Token {
         let binding = Binding::bearer(name.clone());
         let token = Self { binding, file: path.to_string_lossy().into_owned() };
         let text = token.to_toml(source, Revision::Session);
-        config.add_secrets(&text, Path::new("--token-file")).map_err(|error| UsageError(error.to_string()))?;
+        config
+            .add_secrets(&text, Path::new("--token-file"))
+            .map_err(|error| UsageError(error.to_string()))?;
         source.secrets.insert(name);
         Ok(token)
     }

@@ -723,6 +723,7 @@ impl ChangeSets {
         let intent = receipt.intent;
         self.journal.claims.announce_stage(intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
+        self.policies.governor().observe_end(&receipt);
         self.journal.claims.finish(Arc::clone(&receipt), None, reporting, self.clock.now()).await?;
         Ok(receipt)
     }

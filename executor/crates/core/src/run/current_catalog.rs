@@ -54,6 +54,21 @@ impl LoadedCatalog {
         self.catalog.iter().next().is_none()
     }
 
+    /// The descriptors of all tools that have one, even if they cannot be used here: policies name them.
+    pub fn described(&self) -> impl Iterator<Item = &Descriptor> {
+        self.catalog.iter().filter_map(|(_, entry)| match entry {
+            CatalogEntry::Ready(tool) => Some(&tool.descriptor),
+            CatalogEntry::Preparing(preparing) => preparing.descriptor.as_deref(),
+            CatalogEntry::Broken(_) => None,
+        })
+    }
+
+    /// Returns `true` if there are tools, every one has a descriptor, and none is broken.
+    #[must_use]
+    pub fn describes_all(&self) -> bool {
+        !self.is_empty() && self.catalog.iter().count() == self.described().count()
+    }
+
     pub(super) fn usable_tool(&self, name: &ToolName) -> Option<&Tool> {
         self.catalog.get(name)?.tool().map(|tool| &**tool)
     }
@@ -76,6 +91,7 @@ impl CurrentCatalog {
         tool_sessions: Arc<ToolSessions>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        policies.governor().use_tools(loaded.described());
         Self {
             loaded: ArcSwap::from_pointee(loaded),
             changes: watch::Sender::new(()),
@@ -134,6 +150,8 @@ impl CurrentCatalog {
             // The same list, so that what doors made of it stays in use.
             loaded.tools = old;
         }
+        // First, so that no call of a new tool is decided by policies that do not know it.
+        self.policies.governor().use_tools(loaded.described());
         let previous = self.loaded.swap(Arc::new(loaded));
         // No later call runs in it, and a stop would not reach its processes.
         previous.isolate.end_idle();

@@ -601,7 +601,12 @@ impl Membership {
         let receipt = Arc::new(stored::read_receipt(end.receipt.as_bytes())?);
         let Digest(content) = Digest::parse(&end.content)?;
         let verdict = end.verdict.map(|verdict| verdict.get().to_owned());
-        Ok(self.journal.claims.record_end(content, verdict, receipt, self.clock.now()).await?)
+        let now = self.clock.now();
+        let is_recorded = self.journal.claims.record_end(content, verdict, Arc::clone(&receipt), now).await?;
+        if is_recorded {
+            self.policies.governor().observe_end(&receipt);
+        }
+        Ok(is_recorded)
     }
 
     async fn renew_lease(&self, fleet: &Fleet, state: NodeState) -> Result<(), FleetError> {

@@ -83,7 +83,7 @@ pub use tool_sessions::SessionSettings;
 
 use a2g_capability::{Ceilings, Mounts};
 use a2g_govern::{AcceptUnsigned, Governor, Granter, IntentSignatures, Trust};
-use a2g_journal::{Journal, Stage};
+use a2g_journal::{Journal, JournalError, Stage};
 use a2g_metrics::Metrics;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::Egress;
@@ -278,11 +278,12 @@ impl Parts {
             Some(_) => RestoredApprovals::InFleet,
             None => RestoredApprovals::InForce,
         };
-        let intents = Arc::new(waits::restore_intents(&journal.decisions, approvals, clock.now()));
+        let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
+        let intents = waits::restore_intents(&journal.decisions, approvals, policies.governor(), clock.now());
+        let intents = Arc::new(intents);
         let metrics = Arc::new(Metrics::new(journal.metrics()));
         let journal = Arc::new(journal);
         let session_tasks = SessionTasks::default();
-        let policies = Arc::new(Policies::new(governor, trust, Arc::clone(&clock)));
         let passing = Arc::new(Passing::new(fleet.is_some() && passes_calls));
         let node = Arc::new(Node::new(fleet, session_tasks.clone(), Arc::clone(&clock)));
         let answers = Arc::<Answers>::default();
@@ -400,6 +401,15 @@ impl Executor {
             tool_sessions,
             clock,
         }
+    }
+
+    /// Tells the built-in governor what the agents have done within a day, if its policies read it. Call this before
+    /// anything runs, and before [`Self::recover_effects`].
+    ///
+    /// # Errors
+    /// If the journal cannot be read: then no call may be decided.
+    pub async fn read_history(&self) -> Result<(), JournalError> {
+        self.policies.read_history(&self.journal.records).await
     }
 
     /// Brings the file changes of runs of earlier processes to what their receipts say. Call this before anything runs.

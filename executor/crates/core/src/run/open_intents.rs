@@ -8,7 +8,7 @@ use super::engine::nested::NestedCalls;
 use super::faults::{intent_conflict_fault, lifted_stop_fault, stop_fault};
 use super::message_size::is_too_large;
 use super::{AgentFilter, RunIdentity};
-use a2g_govern::Escalated;
+use a2g_govern::{Escalated, Governor};
 use a2g_intent::{
     Abortable, Changes, ClaimError, Content, HeldCall, IfIdle, Intents, Owner, RunId, RunPlace, StartError,
     Wait, WaitId, WakeCondition,
@@ -78,10 +78,11 @@ pub(super) struct OpenIntents {
 
 impl OpenIntents {
     /// Restores the intents and the stops of an earlier process. Returns the calls that wait no longer: those with an
-    /// expired verdict, and nested ones, whose parents have ended with that process.
+    /// expired verdict, and nested ones, whose parents have ended with that process. The governor counts the others again.
     pub(super) fn restore(
         decisions: &Decisions,
         approvals: RestoredApprovals,
+        governor: &Governor,
         now: OffsetDateTime,
     ) -> (Self, Vec<Escalated>) {
         let (_, first_wait) = Uuid::new_v4().as_u64_pair();
@@ -98,7 +99,7 @@ impl OpenIntents {
                 }
                 Ok(escalated) => {
                     let intent = escalated.call().intent;
-                    let wait = wait_of(escalated);
+                    let wait = wait_of(escalated.counted_by(governor));
                     match approvals {
                         RestoredApprovals::InFleet if approval.is_some() && !is_too_large(&text) => {
                             intents.waits.fleet().restore(intent, wait);

@@ -2,14 +2,20 @@
 
 use super::approval_rules::PartialApproval;
 use a2g_govern::{
-    Callers, CurrentCallers, DecisionAuthor, Governor, ListedPolicy, PolicyOrigin, StandingPolicies, Trust,
+    Callers, CurrentCallers, DENIED_BY_GOVERNOR, DecisionAuthor, Governor, ListedPolicy, PolicyOrigin,
+    StandingPolicies, Trust,
 };
+use a2g_journal::{JournalError, PastEvent, Records};
 use a2g_types::clock::Clock;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::verdict::Policy;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
+use time::Duration;
+
+/// The time that policies may ask for, before now.
+const HISTORY: Duration = Duration::DAY;
 
 /// The governor, the accepted keys, the callers and the standing policies.
 pub struct Policies {
@@ -47,6 +53,29 @@ impl Policies {
     #[must_use]
     pub fn governor(&self) -> &Governor {
         &self.governor
+    }
+
+    /// Tells the built-in governor what the agents have done within a day, if its policies read it.
+    pub(super) async fn read_history(&self, records: &Records) -> Result<(), JournalError> {
+        if !self.governor.reads_history() {
+            return Ok(());
+        }
+        let governor = self.governor.clone();
+        let begun = self.clock.monotonic();
+        let each = move |event: PastEvent| match event {
+            PastEvent::Ended { ended, receipt } => governor.observe_end_at(ended, &receipt),
+            PastEvent::Refused(refusal) => {
+                if refusal.message.starts_with(DENIED_BY_GOVERNOR)
+                    && let Ok(agent) = AgentDid::parse(&refusal.agent)
+                {
+                    governor.observe_denial_at(refusal.at, &agent);
+                }
+            }
+        };
+        let events = records.pass_since(self.clock.now() - HISTORY, each).await?;
+        let ms = self.clock.monotonic().saturating_duration_since(begun).as_millis();
+        tracing::info!(events, ms, "the policies know the calls of the last 24 hours");
+        Ok(())
     }
 
     pub(super) fn trust(&self) -> Arc<Trust> {

@@ -11,7 +11,7 @@ use super::wait_records::{
     EndOfWait, await_withdrawal, denial_fault, new_decision, new_resolution, record_end_of_wait,
 };
 use super::{AgentFilter, all_agents, trace};
-use a2g_govern::Escalated;
+use a2g_govern::{Escalated, Governor};
 use a2g_intent::{Ended, EndedAll, EndedWait, HoldError, HoldOutcome, IfIdle, WakeCondition};
 use a2g_journal::{
     Decisions, HoldResult, IntentClaims, IntentDenial, IntentSummary, Journal, JournalError, KnownIntent,
@@ -46,9 +46,10 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) fn restore_intents(
     decisions: &Decisions,
     approvals: RestoredApprovals,
+    governor: &Governor,
     now: OffsetDateTime,
 ) -> OpenIntents {
-    let (intents, ended) = OpenIntents::restore(decisions, approvals, now);
+    let (intents, ended) = OpenIntents::restore(decisions, approvals, governor, now);
     let ended = ended.into_iter().map(|call| EndedWait { call, is_recorded: true });
     let (nested, expired): (Vec<_>, Vec<_>) = ended.partition(|ended| ended.call.call().parent.is_some());
     // The records are not awaited, because none of these intents can be approved.

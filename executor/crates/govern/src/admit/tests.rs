@@ -39,6 +39,7 @@ fn verdict() -> Verdict {
         conditions: Vec::new(),
         expires_at: Some(time::macros::datetime!(2026-11-21 12:05 UTC)),
         reason: None,
+        rationale: Rationale::default(),
     }
 }
 
@@ -50,7 +51,7 @@ fn proven(module: Option<Digest>) -> VerifiedProof {
 fn waiting() -> Vec<(String, Escalated)> {
     let escalated = |door, priority, proof| Escalated {
         call: call(door, priority),
-        verdict: VerifiedVerdict { verdict: Arc::new(verdict()), proof },
+        verdict: VerifiedVerdict { verdict: Arc::new(verdict()), proof, entry: None },
         module: None,
     };
     let doors = Door::VARIANTS
@@ -119,7 +120,7 @@ fn another_node_is_told_what_the_caller_of_a_call_reaches() {
     let caller_tools = Some(CallTargets::parse(&["t"]).unwrap());
     let call = Call { caller_tools: caller_tools.clone(), ..call(Door::A2g, Priority::Normal) };
     let verdict = Arc::new(Verdict { decision: Decision::Approved, ..verdict() });
-    let verdict = VerifiedVerdict { verdict, proof: None };
+    let verdict = VerifiedVerdict { verdict, proof: None, entry: None };
     let Ok(Admission::Run(admitted)) = admit(call, verdict, OffsetDateTime::UNIX_EPOCH) else {
         panic!("it is not approved")
     };

@@ -1,4 +1,5 @@
-//! Decides on one call under one policy.
+//! Decides on one call under one policy. Policies in Cedar make one of a single tool for each call (`cedar.rs`), with
+//! what they demand themselves in place of the thresholds of the risk.
 //!
 //! ```text
 //! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ deny_from ───────▶ DENIED
@@ -12,16 +13,18 @@
 //! A call that would be escalated may run at once under a rule with `preview`, if all that it can do waits for a person:
 //! it is staged, no run of its agent has a network, and one person may decide on its file changes.
 
+use super::domains::{self, DomainError};
 use super::policy_set::{LoadedPolicy, PolicyOrigin};
-use super::{domains, risk};
+use super::risk;
 use crate::arguments::Arguments;
 use crate::rule::{Breach, Rule};
 use a2g_capability::Area;
+use a2g_policy::Ledger;
 use a2g_types::call::Call;
 use a2g_types::ident::ToolName;
 use a2g_types::limit::{ClaimedLimits, FileEffects, Layer, Limit};
 use a2g_types::tool::CallTargets;
-use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
+use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Rationale, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
 
 /// Maximum time between the decision and the start of the guest: long enough for a queue, and short enough that
@@ -59,14 +62,67 @@ pub(super) struct Setting<'a> {
     /// Says of a tool and a risk score if the executor wants the approval of several people.
     pub(super) needs_several: &'a (dyn Fn(&ToolName, f64) -> bool + Send + Sync),
     pub(super) now: OffsetDateTime,
+    /// The earlier calls, which policies in Cedar may read.
+    pub(super) ledger: &'a Ledger,
+}
+
+/// What a call demands, beyond the rule of its tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Nothing.
+    None,
+    /// The conditions of an uncertain call, for this reason.
+    Conditions(String),
+    /// A person, for this reason, which is a clause.
+    Person(String),
+    /// To be denied, for this reason.
+    Denial(String),
+}
+
+impl Demand {
+    fn of_risk(risk: &Risk, thresholds: RiskThresholds) -> Self {
+        let RiskThresholds { conditions_from, escalate_from, deny_from } = thresholds;
+        let text = risk_text(risk);
+        if risk.score >= deny_from {
+            let advice = if risk.threats.is_empty() {
+                "`governor.deny_from` denies every call of this tool: ask the operator"
+            } else {
+                "change the arguments"
+            };
+            Self::Denial(format!("{text}; {advice}"))
+        } else if risk.score >= escalate_from {
+            Self::Person(text)
+        } else if risk.score >= conditions_from {
+            Self::Conditions(format!("{text}; it may run only under conditions"))
+        } else {
+            Self::None
+        }
+    }
 }
 
 pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, setting: &Setting<'_>) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
-    let permitted = entry.ok_or_else(|| no_policy_reason(call));
-    match permitted.and_then(|entry| permit(entry, call, &arguments, setting.open)) {
-        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, setting),
+    match entry {
+        Some(entry) => {
+            let demand = Demand::of_risk(&risk, setting.thresholds);
+            decide_under(entry, call, &arguments, risk, demand, setting)
+        }
+        None => denial(call, risk, no_policy_reason(call)),
+    }
+}
+
+/// Decides under the policy of an agent.
+pub(super) fn decide_under(
+    entry: &LoadedPolicy,
+    call: &Call,
+    arguments: &Arguments<'_>,
+    risk: Risk,
+    demand: Demand,
+    setting: &Setting<'_>,
+) -> Verdict {
+    match permit(entry, call, arguments, setting.open) {
+        Ok(permitted) => verdict_on(&permitted, call, arguments, risk, demand, setting),
         Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
@@ -83,6 +139,7 @@ pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {
         conditions: Vec::new(),
         expires_at: None,
         reason: Some(reason),
+        rationale: Rationale::default(),
     }
 }
 
@@ -93,14 +150,14 @@ struct PermittedCall<'a> {
     rule: &'a Rule,
     /// The areas that the arguments need.
     areas: Vec<Area>,
+    origin: PolicyOrigin,
 }
 
-fn no_policy_reason(call: &Call) -> PolicyDenialError {
-    let message = format!(
+fn no_policy_reason(call: &Call) -> String {
+    format!(
         "no policy of this governor covers `{}`; ask the operator to add a policy file for it",
         call.agent
-    );
-    PolicyDenialError(message)
+    )
 }
 
 /// The way to change a policy that no file has.
@@ -130,6 +187,7 @@ fn permit<'a>(
             PolicyOrigin::File | PolicyOrigin::McpCommand => {
                 "use another one, or ask the operator to add it under `capabilities.tools`"
             }
+            PolicyOrigin::Cedar => "use another one, or ask the operator to permit it",
             PolicyOrigin::Program => OWN_POLICY_ADVICE,
         };
         return Err(denial_error(format!("does not list the tool `{tool}`; {remedy}")));
@@ -148,17 +206,24 @@ fn permit<'a>(
     }
     let breach_error = |breach: &dyn std::error::Error| {
         let advice = match origin {
-            PolicyOrigin::File | PolicyOrigin::McpCommand => String::new(),
+            PolicyOrigin::File | PolicyOrigin::McpCommand | PolicyOrigin::Cedar => String::new(),
             PolicyOrigin::Program => format!(" ({OWN_POLICY_ADVICE})"),
         };
         denial_error(format!("refuses these arguments of `{tool}`: {breach}{advice}"))
     };
     rule.check_paths(arguments, open).map_err(|breach| {
-        let reason = if *origin == PolicyOrigin::McpCommand { mcp_path_reason(&breach) } else { None };
+        let reason = match origin {
+            PolicyOrigin::McpCommand => mcp_path_reason(&breach),
+            PolicyOrigin::Cedar => cedar_path_reason(tool, &breach),
+            PolicyOrigin::File | PolicyOrigin::Program => None,
+        };
         reason.unwrap_or_else(|| breach_error(&breach))
     })?;
     rule.check_texts(arguments).map_err(|breach| breach_error(&breach))?;
-    domains::check(hosts, arguments).map_err(|error| breach_error(&error))?;
+    domains::check(hosts, arguments).map_err(|error| match origin {
+        PolicyOrigin::Cedar => cedar_host_reason(tool, &error),
+        PolicyOrigin::File | PolicyOrigin::Program | PolicyOrigin::McpCommand => breach_error(&error),
+    })?;
     let areas = rule.areas_for(arguments, tool_rule.grants_all_paths);
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(denial_error(format!(
@@ -166,7 +231,38 @@ fn permit<'a>(
              not write; remove the limit, or use a tool that only reads"
         )));
     }
-    Ok(PermittedCall { policy, tool_rule, rule, areas })
+    Ok(PermittedCall { policy, tool_rule, rule, areas, origin: *origin })
+}
+
+/// The reason why policies in Cedar refuse a path, which has no member of a policy file in it.
+fn cedar_path_reason(tool: &ToolName, breach: &Breach) -> Option<PolicyDenialError> {
+    let reason = if let Breach::Outside { path, usable } = breach {
+        format!(
+            "no policy permits `{tool}` the folder of `{path}`, but {usable}; name an absolute path inside, or ask the \
+             operator for a `permit` of `Action::\"read\"` or `Action::\"write\"`"
+        )
+    } else if let Breach::Relative { path, usable } = breach {
+        format!("`{path}` is not an absolute path; write it in full, inside {usable}")
+    } else if let Breach::BlockedPath { path, pattern } = breach {
+        format!(
+            "the policies do not permit `{tool}` the files in `{pattern}`, such as `{path}`; use another path"
+        )
+    } else {
+        return None;
+    };
+    Some(PolicyDenialError(reason))
+}
+
+/// The reason why policies in Cedar refuse a host.
+fn cedar_host_reason(tool: &ToolName, error: &DomainError) -> PolicyDenialError {
+    let (DomainError::Blocked(host)
+    | DomainError::NotAllowed(host)
+    | DomainError::OnlyHttps(host)
+    | DomainError::OtherPort { host, port: _ }) = error;
+    PolicyDenialError(format!(
+        "no policy permits `{tool}` to reach `{host}` now; use another host, or ask the operator for a `permit` of \
+         `Action::\"reach\"`"
+    ))
 }
 
 /// The reason why `a2g-executor mcp` refuses a path, if it differs from the reason of a policy file.
@@ -191,22 +287,23 @@ fn mcp_path_reason(breach: &Breach) -> Option<PolicyDenialError> {
     Some(PolicyDenialError(reason))
 }
 
-fn decide_by_risk(
+fn verdict_on(
     permitted: &PermittedCall<'_>,
     call: &Call,
     arguments: &Arguments<'_>,
     risk: Risk,
+    demand: Demand,
     setting: &Setting<'_>,
 ) -> Verdict {
-    let RiskThresholds { conditions_from, escalate_from, deny_from } = setting.thresholds;
-    let risk_text = risk_text(&risk);
     let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
-    let call_conditions = call_conditions(permitted.tool_rule);
-    let preview = if risk.score >= escalate_from {
-        Preview::of(permitted, call, risk.score, setting)
-    } else {
-        Preview::NotAsked
+    let preview = match &demand {
+        Demand::Person(_) => Preview::of(permitted, call, risk.score, setting),
+        Demand::None | Demand::Conditions(_) | Demand::Denial(_) => Preview::NotAsked,
     };
+    // In Cedar, each call of a previewed run would be decided by itself, perhaps with a network.
+    let forbids_calls = preview == Preview::Runs && permitted.origin == PolicyOrigin::Cedar;
+    let call_conditions = call_conditions(permitted.tool_rule, forbids_calls);
+    let of_requests = request_conditions(permitted);
     let effects = match preview {
         Preview::Runs => Some(FileEffects::Staged),
         Preview::NotAsked | Preview::Barred(_) => permitted.tool_rule.effects.unless_direct(),
@@ -215,40 +312,39 @@ fn decide_by_risk(
     let blocked =
         permitted.rule.blocked_in(&permitted.areas).map(|pattern| format!("blocked_path:{pattern}"));
     let blocked = blocked.collect::<Vec<_>>();
-    let (decision, reason) = if risk.score >= deny_from {
-        let advice = if risk.threats.is_empty() {
-            "`governor.deny_from` denies every call of this tool: ask the operator"
-        } else {
-            "change the arguments"
-        };
-        return denial(call, risk, format!("{risk_text}; {advice}"));
-    } else if risk.score >= escalate_from {
-        (preview.decision(), Some(format!("{risk_text}; {}", preview.reason())))
-    } else if risk.score >= conditions_from {
-        (Decision::Conditional, Some(format!("{risk_text}; it may run only under conditions")))
-    } else if is_read_only {
-        let reason =
-            "the policy sets `resources.max_disk_mb`, which cannot be enforced, so the tool may not write";
-        (Decision::Conditional, Some(reason.to_owned()))
-    } else if !call_conditions.is_empty() {
-        (Decision::Conditional, Some("the policy limits the tools that a run may call".to_owned()))
-    } else if let Some(effects) = effects {
-        (Decision::Conditional, Some(format!("by the policy, {}", effects.summary())))
-    } else if !blocked.is_empty() {
-        (Decision::Conditional, Some("the policy blocks some of the paths in the granted folders".to_owned()))
-    } else {
-        (Decision::Approved, missing_paths_notice(permitted, arguments))
+    let is_uncertain = demand != Demand::None;
+    let (decision, reason) = match demand {
+        Demand::Denial(reason) => return denial(call, risk, reason),
+        Demand::Person(reason) => (preview.decision(), Some(format!("{reason}; {}", preview.reason()))),
+        Demand::Conditions(reason) => (Decision::Conditional, Some(reason)),
+        Demand::None => {
+            let limits = if is_read_only {
+                let why = "the policy sets `resources.max_disk_mb`, which cannot be enforced, so the tool may not write";
+                Some(why.to_owned())
+            } else if !call_conditions.is_empty() {
+                Some("the policy limits the tools that a run may call".to_owned())
+            } else if let Some(effects) = effects {
+                Some(format!("by the policy, {}", effects.summary()))
+            } else if !blocked.is_empty() {
+                Some("the policy blocks some of the paths in the granted folders".to_owned())
+            } else {
+                (!of_requests.is_empty()).then(|| "the policies name the hosts that it may reach".to_owned())
+            };
+            match limits {
+                Some(reason) => (Decision::Conditional, Some(reason)),
+                None => (Decision::Approved, missing_paths_notice(permitted, arguments)),
+            }
+        }
     };
     let mut conditions = match decision {
-        Decision::Conditional if preview == Preview::Runs || risk.score >= conditions_from => {
-            conditions(call)
-        }
+        Decision::Conditional if is_uncertain => conditions(call),
         // A person's approval does not lift the disk limit.
         Decision::Conditional | Decision::Escalate if is_read_only => vec![READ_ONLY.to_owned()],
         Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
     };
     // A person's approval does not lift these either.
-    conditions.extend(call_conditions.into_iter().chain(effects_condition).chain(blocked));
+    let of_rule = call_conditions.into_iter().chain(effects_condition).chain(blocked).chain(of_requests);
+    conditions.extend(of_rule);
     Verdict {
         decision,
         intent: call.intent,
@@ -258,6 +354,7 @@ fn decide_by_risk(
         // Whole seconds are easier to read and exact enough.
         expires_at: Some(setting.now.checked_add(VALID_FOR).unwrap_or(setting.now).truncate_to_second()),
         reason,
+        rationale: Rationale::default(),
     }
 }
 
@@ -275,7 +372,7 @@ enum Preview {
 
 impl Preview {
     fn of(permitted: &PermittedCall<'_>, call: &Call, risk_score: f64, setting: &Setting<'_>) -> Self {
-        let PermittedCall { policy, tool_rule, rule: _, areas } = permitted;
+        let PermittedCall { policy, tool_rule, rule: _, areas, origin } = permitted;
         if !tool_rule.is_previewed {
             return Self::NotAsked;
         }
@@ -286,9 +383,14 @@ impl Preview {
             || call.context.as_ref().is_some_and(|context| context.contains_key("parent"));
         // The network of the whole policy: the calls that the run makes are decided by the same policy.
         if allows_network(&policy.network) {
-            Self::Barred(
-                "the policy allows hosts in `allowed_domains`, and nobody can take back what a run sends",
-            )
+            Self::Barred(match origin {
+                PolicyOrigin::Cedar => {
+                    "the policies let it reach hosts, and nobody can take back what a run sends"
+                }
+                PolicyOrigin::File | PolicyOrigin::Program | PolicyOrigin::McpCommand => {
+                    "the policy allows hosts in `allowed_domains`, and nobody can take back what a run sends"
+                }
+            })
         } else if changes_nothing {
             Self::Barred("it is granted no file that it may change, so it would leave nothing to decide on")
         } else if is_nested {
@@ -327,11 +429,11 @@ fn risk_text(risk: &Risk) -> String {
     if threats.is_empty() { text } else { format!("{text}: {}", threats.join("; ")) }
 }
 
-/// The conditions of a rule that limits calls to other tools.
-fn call_conditions(rule: &ToolRule) -> Vec<String> {
+/// The conditions of a rule that limits calls to other tools, or of a run that may make none.
+fn call_conditions(rule: &ToolRule, forbids_calls: bool) -> Vec<String> {
     let named = rule.calls.as_ref().filter(|calls| **calls != CallTargets::All).map(CallTargets::to_names);
     // No condition can name an empty list.
-    let no_calls = named.as_ref().is_some_and(Vec::is_empty).then_some(0);
+    let no_calls = (forbids_calls || named.as_ref().is_some_and(Vec::is_empty)).then_some(0);
     let claimed = rule.limits.narrower(&ClaimedLimits::default().with_amount(Limit::Calls, no_calls));
     // The manifest has the limits that a verdict sets.
     let others = claimed.claimed().filter(|(row, _)| !row.is_set_by(Layer::Verdict));
@@ -339,8 +441,28 @@ fn call_conditions(rule: &ToolRule) -> Vec<String> {
     named.into_iter().flatten().map(|name| format!("calls:{name}")).chain(others).collect()
 }
 
+/// The conditions that name the hosts and secrets of policies in Cedar, which no standing policy enforces.
+fn request_conditions(permitted: &PermittedCall<'_>) -> Vec<String> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = &permitted.policy.network;
+    match permitted.origin {
+        PolicyOrigin::Cedar if allows_network(&permitted.policy.network) => {
+            let allowed = allowed_domains.iter().flatten().map(|pattern| format!("host:{pattern}"));
+            let blocked = blocked_domains.iter().map(|pattern| format!("blocked_host:{pattern}"));
+            let rate = max_requests_per_minute.map(|rate| format!("max_requests_per_minute:{rate}"));
+            let secrets = permitted.tool_rule.secrets.as_ref();
+            // No condition can name an empty set.
+            let none = secrets.filter(|names| names.is_empty()).map(|_| "no_secrets".to_owned());
+            let named = secrets.into_iter().flatten().map(|name| format!("secrets:{name}"));
+            allowed.chain(blocked).chain(rate).chain(none).chain(named).collect()
+        }
+        PolicyOrigin::Cedar | PolicyOrigin::File | PolicyOrigin::Program | PolicyOrigin::McpCommand => {
+            Vec::new()
+        }
+    }
+}
+
 fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
-    let PermittedCall { policy, tool_rule, rule: _, areas } = permitted;
+    let PermittedCall { policy, tool_rule, rule: _, areas, origin: _ } = permitted;
     let claimed = policy.resources.limits.narrower(&tool_rule.limits);
     let limits = claimed.claimed().filter(|(row, _)| row.is_set_by(Layer::Verdict));
     Manifest {
@@ -359,11 +481,14 @@ fn allows_network(rule: &NetworkRule) -> bool {
 /// A notice for a path argument under a rule without `paths`, which grants no files.
 fn missing_paths_notice(permitted: &PermittedCall<'_>, arguments: &Arguments<'_>) -> Option<String> {
     let is_needed = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
-    is_needed.then(|| {
-        format!(
+    is_needed.then(|| match permitted.origin {
+        PolicyOrigin::Cedar => {
+            "no part of the filesystem is granted: no policy permits the tool a folder".to_owned()
+        }
+        PolicyOrigin::File | PolicyOrigin::Program | PolicyOrigin::McpCommand => format!(
             "no part of the filesystem is granted: {} names no `paths` for the tool",
             policy_label(permitted.policy)
-        )
+        ),
     })
 }
 

@@ -1,15 +1,20 @@
-//! The policies of a local governor: read from a folder, validated completely, then only looked up.
+//! The policies of a local governor: read from a folder, validated completely, then only looked up. A folder has
+//! policies in JSON or in Cedar; those in Cedar are compiled for the tools of the executor (`cedar.rs`).
 
+use super::cedar::CedarPolicies;
 use crate::rule::{Rule, RuleError, host_claims};
 use a2g_capability::{HostClaims, HostError};
+use a2g_policy::{PolicyError, PolicyFile, PolicySources};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::decode;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The policy of a governor without a policy folder.
 const BUILTIN: &str = include_str!("../../../../../policies/default.json");
@@ -27,10 +32,36 @@ pub enum PolicyFileError {
         error: io::Error,
     },
     /// The folder has no policy, so the governor would deny everything.
-    #[error("`{}` contains no `*.json` policy file; add one, or start without a policy folder", path.display())]
+    #[error(
+        "`{}` contains no `*.cedar` and no `*.json` policy file; add one, or start without a policy folder",
+        path.display()
+    )]
     Empty {
         /// The folder.
         path: PathBuf,
+    },
+    /// Policies in Cedar that cannot be read, or are mixed with policies in JSON.
+    #[error(transparent)]
+    Cedar(#[from] PolicyError),
+    /// A file is to be observed that is not a policy in Cedar of the folder.
+    #[error(
+        "`governor.observe` names `{file}`, and `{}` has no such policy file in Cedar: correct the name, or remove it",
+        path.display()
+    )]
+    NotObservable {
+        /// The folder.
+        path: PathBuf,
+        /// The name of the file.
+        file: String,
+    },
+    /// A file is to be observed without policies in Cedar.
+    #[error(
+        "`governor.observe` names `{file}`, and only policies in Cedar can be observed: let `governor.policies` name a \
+         folder with `*.cedar` files (`a2g-executor policy convert` writes policies in JSON as Cedar), or remove it"
+    )]
+    ObservesJson {
+        /// The name of the file.
+        file: String,
     },
     /// A file is not a policy.
     #[error("`{}` is not a policy: {message}", path.display())]
@@ -82,6 +113,8 @@ pub(super) enum PolicyOrigin {
     Program,
     /// The command line of `a2g-executor mcp`.
     McpCommand,
+    /// Policies in Cedar, which gave the rule of one tool for one call.
+    Cedar,
 }
 
 /// A policy with its parsed rules.
@@ -94,22 +127,76 @@ pub(super) struct LoadedPolicy {
     source: PathBuf,
 }
 
-/// A set of policies: at most one for each agent, and at most one for all others.
-#[derive(Debug, Clone, Default)]
-pub struct PolicySet {
-    by_agent: BTreeMap<Option<AgentDid>, LoadedPolicy>,
+impl LoadedPolicy {
+    fn parse(source: PathBuf, policy: Policy, origin: PolicyOrigin) -> Result<Self, PolicyFileError> {
+        let mut rules = BTreeMap::new();
+        for (tool, tool_rule) in &policy.tools {
+            let rule = Rule::read(tool_rule).map_err(|error| PolicyFileError::Rule {
+                path: source.clone(),
+                tool: tool.clone(),
+                error,
+            })?;
+            rules.insert(tool.clone(), rule);
+        }
+        let hosts = host_claims(&policy.network)
+            .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
+        Ok(Self { policy, rules, hosts, origin, source })
+    }
+
+    /// The rule that policies in Cedar give the tool of one call.
+    pub(super) fn of_cedar(policy: Policy) -> Result<Self, PolicyFileError> {
+        Self::parse("the policies in Cedar".into(), policy, PolicyOrigin::Cedar)
+    }
+}
+
+/// A set of policies.
+#[derive(Debug, Clone)]
+pub struct PolicySet(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    /// Policies in JSON: at most one for each agent, and at most one for all others.
+    Json(BTreeMap<Option<AgentDid>, LoadedPolicy>),
+    /// Policies in Cedar, which decide together on every agent.
+    Cedar(Arc<CedarPolicies>),
+}
+
+impl Default for PolicySet {
+    /// No policy.
+    fn default() -> Self {
+        Self(Kind::Json(BTreeMap::new()))
+    }
 }
 
 impl PolicySet {
-    /// Reads all `*.json` files of a folder, sorted by name.
+    /// Reads all policies of a folder: its `*.cedar` files, or its `*.json` files, sorted by name. Those in Cedar are
+    /// not compiled yet.
     ///
     /// # Errors
     /// [`PolicyFileError`] when the folder or a file cannot be read, a file is not a policy or has an
-    /// unenforceable rule, two files are for the same agent, or there is no file.
+    /// unenforceable rule, two files are for the same agent, there is no file, or there are files of both kinds.
     ///
     /// # Ambient Authority
     /// Reads a folder that the operator names.
     pub fn load(dir: &Path) -> Result<Self, PolicyFileError> {
+        Self::load_observing(dir, &[])
+    }
+
+    /// As [`Self::load`], but the files in Cedar that `observe` names change no outcome: what they would decide is only
+    /// recorded.
+    ///
+    /// # Errors
+    /// Also [`PolicyFileError::NotObservable`] and [`PolicyFileError::ObservesJson`].
+    ///
+    /// # Ambient Authority
+    /// Reads a folder that the operator names.
+    pub fn load_observing(dir: &Path, observe: &[String]) -> Result<Self, PolicyFileError> {
+        if PolicySources::has_cedar(dir) {
+            return Self::of_cedar(dir.into(), PolicySources::read(dir)?, observe);
+        }
+        if let Some(file) = observe.first() {
+            return Err(PolicyFileError::ObservesJson { file: file.clone() });
+        }
         let unreadable = |path: &Path, error| PolicyFileError::Unreadable { path: path.into(), error };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(|error| unreadable(dir, error))? {
@@ -118,10 +205,10 @@ impl PolicySet {
                 paths.push(path);
             }
         }
+        paths.sort();
         if paths.is_empty() {
             return Err(PolicyFileError::Empty { path: dir.into() });
         }
-        paths.sort();
         let mut set = Self::default();
         for path in paths {
             let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
@@ -130,16 +217,45 @@ impl PolicySet {
         Ok(set)
     }
 
-    /// The DIDs with a policy of their own, and `every other agent` for a general policy.
-    pub fn agents(&self) -> impl Iterator<Item = &str> {
-        self.by_agent.keys().map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str))
+    fn of_cedar(path: PathBuf, sources: PolicySources, observe: &[String]) -> Result<Self, PolicyFileError> {
+        let is_absent = |name: &&String| !sources.files.iter().any(|file| file.name == **name);
+        if let Some(file) = observe.iter().find(is_absent) {
+            return Err(PolicyFileError::NotObservable { path, file: file.clone() });
+        }
+        Ok(Self(Kind::Cedar(Arc::new(CedarPolicies::new(path, sources, observe.to_vec())))))
     }
 
-    /// The policies, first the one for every agent without its own, each with where it is from, for people.
+    /// The policies in Cedar; `None` for policies in JSON.
+    #[must_use]
+    pub fn cedar(&self) -> Option<&CedarPolicies> {
+        match &self.0 {
+            Kind::Json(_) => None,
+            Kind::Cedar(cedar) => Some(cedar),
+        }
+    }
+
+    /// The policies in JSON; none for policies in Cedar.
+    fn by_agent(&self) -> impl Iterator<Item = (&Option<AgentDid>, &LoadedPolicy)> {
+        let by_agent = match &self.0 {
+            Kind::Json(by_agent) => Some(by_agent),
+            Kind::Cedar(_) => None,
+        };
+        by_agent.into_iter().flatten()
+    }
+
+    /// The DIDs with a policy of their own, and `every other agent` for a general policy. Policies in Cedar are for
+    /// `every agent`.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        let of_cedar = self.cedar().map(|_| "every agent (Cedar)");
+        let of_json = self.by_agent().map(|(agent, _)| agent);
+        of_json.map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str)).chain(of_cedar)
+    }
+
+    /// The policies in JSON, first the one for every agent without its own, each with where it is from, for people.
     pub fn iter(&self) -> impl Iterator<Item = (&Policy, String)> {
-        self.by_agent.values().map(|LoadedPolicy { policy, origin, source, .. }| {
+        self.by_agent().map(|(_, LoadedPolicy { policy, origin, source, .. })| {
             let from = match origin {
-                PolicyOrigin::File => format!("the file `{}`", source.display()),
+                PolicyOrigin::File | PolicyOrigin::Cedar => format!("the file `{}`", source.display()),
                 PolicyOrigin::Program => {
                     "this program, because no folder of policies is configured".to_owned()
                 }
@@ -159,6 +275,12 @@ impl PolicySet {
     pub fn load_file(path: &Path) -> Result<Self, PolicyFileError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| PolicyFileError::Unreadable { path: path.into(), error })?;
+        if path.extension() == Some(OsStr::new("cedar")) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let file = PolicyFile { name, text };
+            let sources = PolicySources { files: vec![file], entities: None, schema: None };
+            return Self::of_cedar(path.into(), sources, &[]);
+        }
         let mut set = Self::default();
         set.add_text(path.into(), &text)?;
         Ok(set)
@@ -171,8 +293,7 @@ impl PolicySet {
     pub fn builtin() -> Result<Self, PolicyFileError> {
         let mut set = Self::default();
         set.add_text("policies/default.json".into(), BUILTIN)?;
-        set.by_agent.values_mut().for_each(|entry| entry.origin = PolicyOrigin::Program);
-        Ok(set)
+        Ok(set.with_origin(PolicyOrigin::Program))
     }
 
     /// The text of that policy.
@@ -188,51 +309,47 @@ impl PolicySet {
     pub fn of_mcp_command(policy: Policy) -> Result<Self, PolicyFileError> {
         let mut set = Self::default();
         set.add("the command line".into(), policy)?;
-        set.by_agent.values_mut().for_each(|entry| entry.origin = PolicyOrigin::McpCommand);
-        Ok(set)
+        Ok(set.with_origin(PolicyOrigin::McpCommand))
     }
 
-    /// Adds a policy; `source` is the file for error messages.
+    fn with_origin(mut self, origin: PolicyOrigin) -> Self {
+        match &mut self.0 {
+            Kind::Json(by_agent) => by_agent.values_mut().for_each(|entry| entry.origin = origin),
+            Kind::Cedar(_) => {}
+        }
+        self
+    }
+
+    /// Adds a policy in JSON; `source` is the file for error messages.
     ///
     /// # Errors
-    /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Duplicate`].
+    /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Duplicate`];
+    /// [`PolicyFileError::Cedar`] for a set in Cedar.
     pub fn add(&mut self, source: PathBuf, policy: Policy) -> Result<(), PolicyFileError> {
-        if let Some(first) = self.by_agent.get(&policy.agent) {
+        let by_agent = match &mut self.0 {
+            Kind::Json(by_agent) => by_agent,
+            Kind::Cedar(cedar) => {
+                let json = source.display().to_string();
+                return Err(PolicyError::Mixed { path: cedar.folder().into(), json }.into());
+            }
+        };
+        if let Some(first) = by_agent.get(&policy.agent) {
             let agent = policy.agent.as_ref();
             let agent = agent.map_or_else(|| "every agent".to_owned(), |agent| format!("`{agent}`"));
             return Err(PolicyFileError::Duplicate { agent, first: first.source.clone(), second: source });
         }
-        let mut rules = BTreeMap::new();
-        for (tool, tool_rule) in &policy.tools {
-            let rule = Rule::read(tool_rule).map_err(|error| PolicyFileError::Rule {
-                path: source.clone(),
-                tool: tool.clone(),
-                error,
-            })?;
-            rules.insert(tool.clone(), rule);
-        }
-        let hosts = host_claims(&policy.network)
-            .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
-        let entry = LoadedPolicy { policy, rules, hosts, origin: PolicyOrigin::File, source };
-        self.by_agent.insert(entry.policy.agent.clone(), entry);
+        let entry = LoadedPolicy::parse(source, policy, PolicyOrigin::File)?;
+        by_agent.insert(entry.policy.agent.clone(), entry);
         Ok(())
     }
 
-    /// The number of policies.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.by_agent.len()
-    }
-
-    /// Returns `true` if there is no policy.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.by_agent.is_empty()
-    }
-
     /// The agent's own policy, otherwise the policy for every agent, if there is one.
+    /// `None` for policies in Cedar.
     pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&LoadedPolicy> {
-        self.by_agent.get(&Some(agent.clone())).or_else(|| self.by_agent.get(&None))
+        match &self.0 {
+            Kind::Json(by_agent) => by_agent.get(&Some(agent.clone())).or_else(|| by_agent.get(&None)),
+            Kind::Cedar(_) => None,
+        }
     }
 
     fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {

@@ -72,7 +72,8 @@ pub(super) const ROWS: [Heuristic; 5] = [
 ];
 
 /// `true` for a tool whose name starts with a verb of reading. Every other tool is assumed to write.
-pub(super) fn only_reads(tool: &ToolName) -> bool {
+#[must_use]
+pub fn only_reads(tool: &ToolName) -> bool {
     const READERS: [&str; 13] = [
         "read", "list", "search", "hash", "find", "get", "stat", "show", "view", "count", "diff", "grep",
         "inspect",

@@ -921,8 +921,8 @@ fn only_escalations_that_wait_are_counted() {
     assert!(governor.resolve(&directive(&decided[0])).is_ok(), "a directive may be sent again");
     let waiting = fill();
     let still_waits = |intent: IntentId| waiting.iter().skip(1).any(|call| call.intent == intent);
-    assert_eq!(governor.decide_while(&suspicious(), still_waits).decision, Decision::Escalate);
-    assert_eq!(governor.decide_while(&suspicious(), |_| true).decision, Decision::Denied);
+    assert_eq!(governor.decide_counted(&suspicious(), still_waits).0.decision, Decision::Escalate);
+    assert_eq!(governor.decide_counted(&suspicious(), |_| true).0.decision, Decision::Denied);
 }
 
 fn policies_folder() -> std::path::PathBuf {
@@ -932,7 +932,7 @@ fn policies_folder() -> std::path::PathBuf {
 #[test]
 fn the_files_that_come_with_the_executor_are_policies() {
     let shipped = PolicySet::load(&policies_folder()).unwrap();
-    assert_eq!(shipped.len(), 2);
+    assert_eq!(shipped.iter().count(), 2);
     let governor = with_clock(shipped).0;
     let asked = call("write_file", &json!({ "path": "/workspace/a", "content": "hello" }));
     let restricted = Call { agent: agent("did:aeon:restricted:1.0:demo"), ..asked.clone() };
@@ -1004,8 +1004,8 @@ fn the_error_of_an_invalid_policy_folder_names_file_and_position() {
     };
     let good = file("*", &json!({}));
     let cases: [(Files<'_>, &[&str]); 9] = [
-        (&[], &["no `*.json` policy file"]),
-        (&[("readme.txt", good.clone())], &["no `*.json` policy file"]),
+        (&[], &["no `*.cedar` and no `*.json` policy file"]),
+        (&[("readme.txt", good.clone())], &["no `*.cedar` and no `*.json` policy file"]),
         (&[("a.json", "{".into())], &["a.json", "not a policy"]),
         (&[("a.json", file("nobody", &json!({})))], &["a.json", "/agent_did"]),
         (&[("a.json", good.clone()), ("b.json", good.clone())], &["a.json", "b.json", "every agent"]),

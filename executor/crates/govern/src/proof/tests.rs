@@ -3,7 +3,7 @@
 use super::*;
 use a2g_types::call::{Door, Priority};
 use a2g_types::ident::{IntentId, Issuer, ToolName};
-use a2g_types::verdict::{Decision, Manifest};
+use a2g_types::verdict::{Decision, Manifest, Rationale};
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::OnceLock;
@@ -62,6 +62,7 @@ fn verdict() -> Verdict {
         conditions: Vec::new(),
         expires_at: Some(NOW + Duration::minutes(5)),
         reason: None,
+        rationale: Rationale::default(),
     }
 }
 

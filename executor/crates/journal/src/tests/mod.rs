@@ -5,6 +5,7 @@ mod damage;
 mod decisions;
 mod fleet;
 mod formats;
+mod past;
 mod pruning;
 mod rows;
 mod run_record;
@@ -23,7 +24,7 @@ use a2g_types::ident::{Issuer, ProofId, ToolName};
 use a2g_types::limit::{Bound, Budgets, FileEffects, Layer, Limit};
 use a2g_types::outcome::{AbortReason, End, Outcome, Receipt, RunMetrics, RunOutput, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_types::verdict::{Decision, Manifest, Verdict};
+use a2g_types::verdict::{Decision, Manifest, Rationale, Verdict};
 use rusqlite::Connection;
 use time::Duration;
 
@@ -92,6 +93,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         calls: None,
         signature: None,
         session: None,
+        rationale: Rationale::default(),
         outcome,
     }
 }
@@ -249,6 +251,7 @@ async fn interrupted_runs_are_aborted_on_open() {
         conditions: Vec::new(),
         expires_at: Some(LATER),
         reason: Some("because".to_owned()),
+        rationale: Rationale::default(),
     });
     {
         let (journal, recovered) = open_journal(&path);

@@ -15,7 +15,7 @@ use a2g_types::outcome::{
     ShownChange, ShownRequest,
 };
 use a2g_types::tool::{CallTargets, Digest, ToolSignature};
-use a2g_types::verdict::{Risk, RiskLevel};
+use a2g_types::verdict::{Observation, Risk, RiskLevel};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -270,6 +270,7 @@ fn verdict(decision: Decision) -> Verdict {
         conditions: Vec::new(),
         expires_at: None,
         reason: None,
+        rationale: Rationale::default(),
     }
 }
 
@@ -387,11 +388,24 @@ fn stored_texts_are_stable() {
     for level in RiskLevel::VARIANTS {
         golden.check_verdict(&format!("risk/{level:?}"), &full_verdict(*level));
     }
+    check_rationale(&mut golden);
     check_decided(&mut golden);
     check_arguments(&mut golden);
     check_stops(&mut golden);
     check_tasks(&mut golden);
     assert_eq!(golden.0, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
+}
+
+fn check_rationale(golden: &mut Golden) {
+    let observed = Observation {
+        file: "new.cedar".into(),
+        decision: Decision::Approved,
+        decided_by: vec!["new.cedar:1".into()],
+    };
+    let rationale = Rationale { decided_by: vec!["mail.cedar:12 (mail)".into()], observed: vec![observed] };
+    let decided = Verdict { rationale: rationale.clone(), ..verdict(Decision::Denied) };
+    golden.check_verdict("rationale", &decided);
+    golden.check_receipt("rationale", &receipt_with(|receipt| receipt.rationale = rationale));
 }
 
 fn full_grant() -> GrantSummary {

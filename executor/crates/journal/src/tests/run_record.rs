@@ -21,6 +21,7 @@ async fn the_page_of_a_run_has_all_of_its_records() {
         conditions: Vec::new(),
         expires_at: Some(LATER),
         reason: None,
+        rationale: Rationale::default(),
     };
     let manifest = Manifest { filesystem_scope: vec!["/narrow/**".into()], ..Manifest::default() };
     hold(&journal, &call).await;

@@ -226,7 +226,13 @@ impl PolicyFile {
 
 /// Reads a folder as a governor does at its start, and then each of its files.
 fn read_folder(folder: &Path) -> anyhow::Result<Vec<PolicyFile>> {
-    PolicySet::load(folder)?;
+    if PolicySet::load(folder)?.cedar().is_some() {
+        bail!(
+            "`{}` has policies in Cedar, which this command does not change: permit the host there yourself, with a rule such \
+             as `permit (principal, action == Action::\"reach\", resource in Host::\"api.example.com\");`",
+            folder.display()
+        );
+    }
     let entries = std::fs::read_dir(folder).with_context(|| format!("`{}`", folder.display()))?;
     let paths = entries.flatten().map(|entry| entry.path());
     let files = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));

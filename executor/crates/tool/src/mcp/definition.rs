@@ -126,7 +126,9 @@ fn read(source: &Source, revision: Revision, remote: &str, tool: &Value) -> Resu
     let result = structured.unwrap_or_else(text_result);
     Schema::new_for_result(&result).map_err(|error| error.to_string())?;
     if !is_toml(&arguments) || !is_toml(&result) {
-        return Err("its schemas have no form in TOML: `null`, or an integer beyond 64 bits with a sign".to_owned());
+        return Err(
+            "its schemas have no form in TOML: `null`, or an integer beyond 64 bits with a sign".to_owned()
+        );
     }
     let manifest = ToolManifest {
         name,

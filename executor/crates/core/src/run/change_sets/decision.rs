@@ -11,6 +11,7 @@ use a2g_types::memory::Charge;
 use a2g_types::outcome::{
     ChangeState, DecisionAct, End, Outcome, Receipt, RunMetrics, RunOutput, Status, Usage,
 };
+use a2g_types::verdict::Rationale;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +99,7 @@ impl Decision {
             calls: None,
             signature: None,
             session: None,
+            rationale: Rationale::default(),
             outcome: Outcome {
                 end,
                 output: RunOutput::default(),

@@ -242,6 +242,11 @@ impl Engine {
         let result = self.policies.governor().decide(&call, &still_waits).await;
         self.metrics.record_verdict_time(stopwatch.exclude(sent_at, self.clock.monotonic()));
         let verified = result?;
+        match self.policies.governor() {
+            Governor::Local(..) => self.metrics.count_observed(&verified.verdict().rationale),
+            // It could name any number of files.
+            Governor::Remote(_) => {}
+        }
         // Only the governor needs the context, so it is neither stored nor passed to the tool.
         let call = Call { context: None, ..call };
         let verdict = Arc::clone(verified.verdict());

@@ -205,6 +205,7 @@ impl ClaimedCall {
             calls,
             signature: descriptor.and_then(|descriptor| descriptor.signature.clone()),
             session,
+            rationale: self.admitted.rationale().clone(),
             outcome,
         }
     }
@@ -427,6 +428,8 @@ impl Started {
         let Self { claimed, claim, held, changes, request, prepared, mut lease } = self;
         let engine = &claimed.engine;
         let call = claimed.call();
+        // From here on, only the receipt says what the call has done.
+        claimed.admitted.note_begun();
         engine.stored_calls.begin(call.intent);
         let sink = engine.subscribers.wrap(call, claimed.sink.clone());
         let requests = changes.as_ref().and_then(StagedChanges::held_requests);
@@ -563,6 +566,8 @@ impl Ended {
         let Self { engine, verdict, times, persistence, claim, receipt, kept, lease, _open } = self;
         engine.journal_claims.announce_stage(receipt.intent, Stage::Ended);
         let (receipt, reporting) = claim.finish(receipt).await?;
+        // Before anybody is told, so that the next call of the agent finds this one. Until then, it counts as in progress.
+        engine.policies.governor().observe_end(&receipt);
         let status = receipt.outcome.end.status();
         let kept = match kept {
             // Another node has ended the intent meanwhile, and its receipt counts.

@@ -363,12 +363,16 @@ impl Engine {
             return Ok(PassedEnd::Kept);
         }
         tracing::debug!("passed on");
+        // The other node may run it, whatever is heard of it.
+        admitted.note_begun();
         let sink = self.subscribers.wrap(call, sink.clone());
         let mut events = EventReceiver::new(sink);
         let end = self.follow_passed(fleet, call, messages, running, &mut events).await;
         match &end {
             Ok(PassedEnd::Finished(receipt)) => {
                 events.complete(receipt);
+                // The other node decides by the past that it has seen, and this one by what it has decided on.
+                self.policies.governor().observe_end(receipt);
                 self.journal_claims.close_elsewhere(call.intent, Arc::clone(receipt));
                 self.subscribers.publish_finished(receipt);
                 self.passing.passed.fetch_add(1, Relaxed);
