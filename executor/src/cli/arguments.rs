@@ -1,5 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
+use super::policy::{POLICY, PolicyCommand};
 use a2g_config::DEFAULT_LISTEN;
 use a2g_http::ListenAddress;
 use a2g_sandbox::CodeFeatures;
@@ -172,6 +173,12 @@ Examples:
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
+    },
+    /// Check, test, convert and compare policies in Cedar, and print their schema
+    #[command(after_help = POLICY)]
+    Policy {
+        #[command(subcommand)]
+        command: PolicyCommand,
     },
     /// List the secrets that the executor sets in requests, and check that it can read them
     Secret {

@@ -4,6 +4,7 @@ use super::UsageError;
 use super::arguments::Governor;
 use super::serve::{StopSignals, end_sessions, local_governor, open_report_log};
 use a2g_door_a2g::governor::{GovernorDoor, NOTIFICATIONS, methods};
+use a2g_govern::local::CedarPolicies;
 use a2g_govern::{Callers, CurrentCallers, KeyPair};
 use a2g_http::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
 use a2g_runtime::spawn::SessionTasks;
@@ -26,6 +27,16 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         )));
     }
     let governor = Arc::new(local_governor(policies.as_deref(), Arc::new(SystemClock))?);
+    // Without a catalogue, policies in Cedar have the schema of their folder.
+    governor.use_tools([]);
+    if let Some(error) = governor.policies().cedar().and_then(CedarPolicies::error) {
+        bail!(UsageError(format!("the policies of `--policies`: {error}")));
+    }
+    if governor.reads_history() {
+        tracing::warn!(
+            "what agents did before this start is not known: `context.history` begins empty, and has all of it in 24 hours"
+        );
+    }
     let records = open_report_log(reports.as_deref())?;
     let key = key.as_deref().map(KeyPair::read).transpose()?;
     if let Some(key) = &key {

@@ -161,7 +161,7 @@ fn parse_filter(filter: &ReceiptFilter) -> Result<Filter, UsageError> {
 }
 
 /// Parses a date, a timestamp, or an age.
-fn parse_time(text: &str) -> Result<OffsetDateTime, UsageError> {
+pub(super) fn parse_time(text: &str) -> Result<OffsetDateTime, UsageError> {
     let invalid = || {
         UsageError(format!(
             "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or an age such as `90m`, `12h` or `30d`"

@@ -22,6 +22,7 @@ mod mcp;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod page;
+mod policy;
 mod remote;
 mod run;
 mod secret;
@@ -64,6 +65,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Effects { command } => effects::main(command),
         Command::Config { command: arguments::ConfigCommand::Check(arguments) } => serve::check(&arguments),
         Command::Secret { command } => secret::main(command),
+        Command::Policy { command } => policy::main(command),
         Command::Doctor { config, json } => doctor::main(json, config),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "a2g-executor", &mut std::io::stdout());
@@ -101,6 +103,8 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     let usage = error.is::<UsageError>()
         || error.is::<a2g_config::ConfigError>()
         || error.is::<a2g_govern::local::PolicyFileError>()
+        || error.is::<a2g_policy::PolicyError>()
+        || error.is::<a2g_policy::ConvertError>()
         || error.is::<a2g_govern::KeyError>()
         || error.is::<a2g_govern::CallersError>()
         || error.is::<a2g_http::ServerTlsError>()

@@ -7,13 +7,13 @@ use super::layout::{Listing, status_cell, text};
 use super::local_run::{CallParts, local_call, start_executor};
 use super::log::start_logging;
 use super::output::{can_ask, confirm, note, one_line, print};
-use super::serve::local_governor;
+use super::serve::check_thresholds;
 use super::setup::{CgroupGuard, ToolRuntime, check_containment, config, take_authority};
 use a2g_capability::{Ceilings, Claims, Permit};
 use a2g_config::Config;
 use a2g_core::catalog::{CompileJob, Compiled};
 use a2g_core::run::{Executor, RunEventSink};
-use a2g_govern::local::{LocalGovernor, PolicySet};
+use a2g_govern::local::{CedarPolicies, LocalGovernor, PolicySet};
 use a2g_govern::{Granter, OperatorLimits};
 use a2g_isolate::{Inline, RunAs};
 use a2g_sandbox::{Code, Input};
@@ -93,7 +93,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     let cgroup_guard = CgroupGuard::create(&config);
     let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     let governor = match &arguments.policy {
-        Some(path) => policy_governor(path, &tools_runtime)?,
+        Some(path) => policy_governor(path, &config, &tools_runtime)?,
         None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock)),
     };
     let local = governor.with_open_areas(config.open_areas()).with_thresholds(config.risk);
@@ -109,6 +109,9 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     let granter = Granter::new(authority);
     let egress = tools_runtime.egress(&config)?;
     let executor = start_executor(&config, &tools_runtime, &call.tool, egress, granter, local).await?;
+    if let Some(error) = executor.policies.governor().cedar().and_then(CedarPolicies::error) {
+        bail!(UsageError(format!("the policies of `--policy`: {error}")));
+    }
     let result = match operator_limits {
         None => executor
             .engine
@@ -200,11 +203,14 @@ fn refusal_message(refusal: &Fault, tool: &str, tools: &[Descriptor]) -> Option<
     Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"))
 }
 
-fn policy_governor(path: &Path, tools_runtime: &ToolRuntime) -> anyhow::Result<LocalGovernor> {
-    if path.is_dir() {
-        return local_governor(Some(path), Arc::clone(&tools_runtime.clock));
-    }
-    Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&tools_runtime.clock)))
+fn policy_governor(
+    path: &Path,
+    config: &Config,
+    tools_runtime: &ToolRuntime,
+) -> anyhow::Result<LocalGovernor> {
+    let policies = if path.is_dir() { PolicySet::load(path)? } else { PolicySet::load_file(path)? };
+    check_thresholds(config, &policies)?;
+    Ok(LocalGovernor::new(policies, Arc::clone(&tools_runtime.clock)))
 }
 
 /// Reads the arguments: JSON, a file with it, or standard input.

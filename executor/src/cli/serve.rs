@@ -16,7 +16,7 @@ use a2g_core::run::{
     join_fleet,
 };
 use a2g_fleet::{FleetKey, FleetSettings};
-use a2g_govern::local::{LocalGovernor, PolicySet, RiskThresholds};
+use a2g_govern::local::{CedarPolicies, LocalGovernor, PolicyFileError, PolicySet, RiskThresholds};
 use a2g_govern::{
     AcceptUnsigned, Caller, Callers, CurrentCallers, Governor, GovernorUrl, Granter, IntentSignatures,
     IssuerSettings, KeyPair, Push, RemoteGovernor, ReportLog, SignerSettings, TokenIssuers, ToolTrust, Trust,
@@ -252,7 +252,7 @@ impl CheckedConfig {
         let trust = Trust::read(&config.trust, config.did.clone())?;
         config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
         let has_own_governor = config.governor.is_none();
-        let policies = has_own_governor.then(|| load_policies(config.policies.as_deref())).transpose()?;
+        let policies = has_own_governor.then(|| configured_policies(&config)).transpose()?;
         if let Some(path) = config.reports.as_deref().filter(|_| has_own_governor) {
             ReportLog::check(path).with_context(|| describe_unusable_log(path))?;
         }
@@ -312,12 +312,17 @@ impl CheckedConfig {
                 note(format_args!("warning: {warning}"));
             }
             let RiskThresholds { conditions_from, escalate_from, deny_from } = config.risk;
-            print_row(
-                "risk",
-                format_args!(
-                    "conditions from {conditions_from}, a person from {escalate_from}, denied from {deny_from}"
-                ),
-            );
+            if policies.cedar().is_none() {
+                print_row(
+                    "risk",
+                    format_args!(
+                        "conditions from {conditions_from}, a person from {escalate_from}, denied from {deny_from}"
+                    ),
+                );
+            }
+            if !config.observe.is_empty() {
+                print_row("observed", format_args!("{}, which change no outcome", list(&config.observe)));
+            }
         }
         if let Some(FleetSettings { name, node, servers, .. }) = &config.fleet {
             print_row("fleet", format_args!("{name}, as {node}, servers of NATS: {}", servers.len()));
@@ -490,6 +495,7 @@ async fn serve(
     startup.limit_memory();
     let trust = Trust::read(&config.trust, config.did.clone())?;
     let tools = startup.start_tools(tools_runtime).await?;
+    check_policies(&governing.governor, &tools.loaded)?;
     let records = startup.open_records(if_missing, max_journals, &tools.runtime.clock)?;
     if tools.loaded.is_empty() {
         tracing::warn!(folder = %config.catalog.display(), "there are no tools in the catalogue: add some with `a2g-executor tool add`, or name another folder");
@@ -658,6 +664,11 @@ impl<'a> Startup<'a> {
                 tracing::warn!("{warning}");
             }
         }
+        // Before the first decision, which may depend on it.
+        let read = executor.read_history().await;
+        read.context(
+            "the calls of the last 24 hours, which the policies read, cannot be read from the journal",
+        )?;
         // Before anything runs: a file that a run reads is as the receipts say.
         let recovered = executor.recover_effects().await;
         recovered.context("the file changes of earlier runs cannot be looked at")?;
@@ -1268,12 +1279,13 @@ fn governor(
     }
     let effective = match policies {
         Some(policies) => policies,
-        None => load_policies(config.policies.as_deref())?,
+        None => configured_policies(config)?,
     };
     let rules = config.approval_rules.clone();
     let local = LocalGovernor::new(effective, Arc::clone(&tools_runtime.clock))
         .with_open_areas(config.open_areas())
         .with_thresholds(config.risk)
+        .with_max_requests(config.ceilings.network_budgets.requests.into())
         .with_joint_approvals(move |tool, risk| ApprovalRule::needs_several(&rules, tool, risk));
     let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
@@ -1284,13 +1296,35 @@ pub(super) fn local_governor(
     policies: Option<&Path>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<LocalGovernor> {
-    Ok(LocalGovernor::new(load_policies(policies)?, clock))
+    Ok(LocalGovernor::new(load_policies(policies, &[])?, clock))
 }
 
-fn load_policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
-    Ok(match folder {
-        Some(folder) => PolicySet::load(folder)?,
-        None => PolicySet::builtin()?,
+/// The policies that the configuration names, without settings that they would not follow.
+pub(super) fn configured_policies(config: &Config) -> anyhow::Result<PolicySet> {
+    let policies = load_policies(config.policies.as_deref(), &config.observe)?;
+    check_thresholds(config, &policies)?;
+    Ok(policies)
+}
+
+/// Checks that a configuration sets no thresholds for policies in Cedar, which would not follow them.
+pub(super) fn check_thresholds(config: &Config, policies: &PolicySet) -> anyhow::Result<()> {
+    if let Some(key) = config.given_threshold
+        && policies.cedar().is_some()
+    {
+        bail!(super::UsageError(format!(
+            "`{key}` is for policies in JSON, and those of `governor.policies` are in Cedar, where thresholds stand in rules: \
+             remove it, and write a rule with `when {{ context.risk.score >= 70 }}` (0 to 100) that forbids, or has \
+             `@escalate(\"…\")`"
+        )));
+    }
+    Ok(())
+}
+
+fn load_policies(folder: Option<&Path>, observe: &[String]) -> anyhow::Result<PolicySet> {
+    Ok(match (folder, observe.first()) {
+        (Some(folder), _) => PolicySet::load_observing(folder, observe)?,
+        (None, None) => PolicySet::builtin()?,
+        (None, Some(file)) => bail!(PolicyFileError::ObservesJson { file: file.clone() }),
     })
 }
 
@@ -1310,6 +1344,21 @@ fn warn_about_programs(policies: &PolicySet, is_program: impl Fn(&ToolName) -> b
         })
     };
     policies.iter().filter_map(find).collect()
+}
+
+/// Compiles policies in Cedar for these tools.
+///
+/// # Errors
+/// If they do not fit the tools. Without tools, or with one that is broken or not described yet, they may fit soon: then
+/// the server starts, and denies every call until they do.
+fn check_policies(governor: &Governor, loaded: &LoadedCatalog) -> anyhow::Result<()> {
+    governor.use_tools(loaded.described());
+    match governor.cedar().and_then(CedarPolicies::error) {
+        Some(error) if loaded.describes_all() => {
+            bail!(super::UsageError(format!("the policies of `governor.policies`: {error}")))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Opens the file in which a governor records reports.

@@ -48,7 +48,7 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The crates that are one room each. The modules of the others are rooms.
-const ROOM_CRATES: [&str; 13] = [
+const ROOM_CRATES: [&str; 14] = [
     "capability",
     "config",
     "fleet",
@@ -58,6 +58,7 @@ const ROOM_CRATES: [&str; 13] = [
     "journal",
     "metrics",
     "overlay",
+    "policy",
     "redact",
     "sandbox",
     "secrets",

@@ -155,6 +155,21 @@ mod tests {
                 "",
                 "`governor.deny_from` is 0.8 and has to be from 0.9 to 1.0",
             ),
+            (
+                "[governor]\nobserve = [\"a.cedar\"]\n",
+                "line 2",
+                "`governor.observe` names `a.cedar`, and needs",
+            ),
+            (
+                "[governor]\npolicies = \"p\"\nobserve = [\"p/a.cedar\"]\n",
+                "line 3",
+                "`governor.observe` names `p/a.cedar`",
+            ),
+            (
+                "[governor]\npolicies = \"p\"\nobserve = [\"a.cedar\", \"a.cedar\"]\n",
+                "line 3",
+                "`governor.observe` names a file twice",
+            ),
             ("[[mount]]\nguest = \"workspace\"\nhost = \".\"\n", "line 2", "mount.guest"),
             ("server = 5\n", "line 1", "server"),
             ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),

@@ -335,6 +335,7 @@ pub(super) enum Isolation {
 section!(Governor {
     url: Option<String> = None,
     policies: Option<PathBuf> = None,
+    observe: Vec<String> = Vec::new(),
     reports: Option<PathBuf> = None,
     heartbeat_seconds: u64 = 30,
     conditions_from: Option<f64> = None,

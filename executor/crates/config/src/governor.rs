@@ -6,6 +6,7 @@ use super::values::{check_count, check_seconds, parse_tool_names};
 use a2g_core::run::ApprovalRule;
 use a2g_govern::local::RiskThresholds;
 use a2g_govern::{KeyForm, SignatureSettings, TrustSettings};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// The thresholds of the built-in governor, none of which is above the next one.
@@ -29,6 +30,41 @@ pub(super) fn parse_risk(governor: &file::Governor) -> Result<RiskThresholds, In
         escalate_from: threshold("governor.escalate_from", escalate_from, default.escalate_from)?,
         deny_from: threshold("governor.deny_from", deny_from, default.deny_from)?,
     })
+}
+
+/// The first threshold that the file sets.
+pub(super) fn given_threshold(governor: &file::Governor) -> Option<&'static str> {
+    let file::Governor { conditions_from, escalate_from, deny_from, .. } = governor;
+    let keys = [
+        ("governor.conditions_from", conditions_from),
+        ("governor.escalate_from", escalate_from),
+        ("governor.deny_from", deny_from),
+    ];
+    keys.into_iter().find_map(|(key, given)| given.is_some().then_some(key))
+}
+
+/// The names of the policy files that are only observed.
+pub(super) fn parse_observe(governor: &file::Governor) -> Result<Vec<String>, InvalidValueError> {
+    let error = invalid("governor.observe");
+    let file::Governor { observe, policies, url, .. } = governor;
+    let Some(first) = observe.first() else { return Ok(Vec::new()) };
+    if url.is_some() || policies.is_none() {
+        return Err(error(&format_args!(
+            "names `{first}`, and needs `governor.policies` with policies in Cedar for the built-in governor: set it, or \
+             remove this key"
+        )));
+    }
+    let names_file = |name: &&String| name.ends_with(".cedar") && !name.contains('/');
+    if let Some(other) = observe.iter().find(|name| !names_file(name)) {
+        return Err(error(&format_args!(
+            "names `{other}`, and has to name files of `governor.policies` such as `new.cedar`, without a folder"
+        )));
+    }
+    let distinct = observe.iter().collect::<BTreeSet<_>>();
+    if distinct.len() < observe.len() {
+        return Err(error(&"names a file twice"));
+    }
+    Ok(observe.clone())
 }
 
 pub(super) fn parse_trust(

@@ -53,7 +53,7 @@ use executor::{
     parse_capacity, parse_containment, parse_isolation, parse_layout, parse_reuse, parse_waiting,
 };
 use file::File;
-use governor::{parse_approval_rule, parse_risk, parse_trust};
+use governor::{given_threshold, parse_approval_rule, parse_observe, parse_risk, parse_trust};
 use journal::{parse_journal_limits, parse_retention};
 use machine::{default_cache, default_journal};
 use network::parse_egress;
@@ -114,8 +114,12 @@ pub struct Config {
     pub policies: Option<PathBuf>,
     /// The file in which the built-in governor records reports; `None`: that governor records no reports.
     pub reports: Option<PathBuf>,
-    /// The risk scores by which the built-in governor decides.
+    /// The names of the policy files in Cedar that change no outcome.
+    pub observe: Vec<String>,
+    /// The risk scores by which the built-in governor decides on policies in JSON.
     pub risk: RiskThresholds,
+    /// The first key of these scores that the file sets; `None` if it sets none.
+    pub given_threshold: Option<&'static str>,
     /// The journal's file.
     pub journal: PathBuf,
     /// The private folder that has a folder for each run whose file changes are kept apart.
@@ -411,7 +415,9 @@ fn parse_sections(file: File, base: &Path) -> Result<Config, InvalidValueError> 
         inline_tools,
         run_as: parse_optional("executor.run_as", file.executor.run_as, User::parse)?,
         drain: file.executor.drain_seconds.map(drain).transpose()?,
+        given_threshold: given_threshold(&file.governor),
         risk: parse_risk(&file.governor)?,
+        observe: parse_observe(&file.governor)?,
         governor: parse_optional("governor.url", file.governor.url, GovernorUrl::parse)?,
         policies: file.governor.policies.map(resolve),
         reports: file.governor.reports.map(resolve),

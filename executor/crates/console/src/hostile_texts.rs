@@ -28,7 +28,7 @@ use a2g_types::outcome::{
 };
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::Digest;
-use a2g_types::verdict::{Decision, Manifest, Verdict};
+use a2g_types::verdict::{Decision, Manifest, Rationale, Verdict};
 use futures_util::future::join_all;
 use html5gum::{Token, Tokenizer};
 use maud::{Markup, PreEscaped};
@@ -129,8 +129,9 @@ fn twin(text: &str) -> String {
 /// Replaces every text of a receipt that a tool or an agent chooses. `text` gets the old one.
 fn replace_texts(receipt: &mut Receipt, text: &mut dyn FnMut(&str) -> String) {
     let mut replace = |old: &mut String| *old = text(old);
-    let Receipt { approved_by, calls, outcome, .. } = receipt;
+    let Receipt { approved_by, calls, rationale, outcome, .. } = receipt;
     approved_by.iter_mut().for_each(&mut replace);
+    rationale.decided_by.iter_mut().for_each(&mut replace);
     calls.iter_mut().flat_map(|calls| &mut calls.calls).for_each(|call| replace(&mut call.tool));
     let Outcome { end, output, usage, .. } = outcome;
     match end {
@@ -308,6 +309,7 @@ fn receipt(call: &Call, number: u64, hostile: &mut Hostile) -> Receipt {
         calls: Some(CallUsage { max_calls: bound(2), max_parallel: bound(1), count: 1, calls: vec![nested] }),
         signature: None,
         session: None,
+        rationale: Rationale { decided_by: vec![String::new()], ..Rationale::default() },
         outcome: Outcome { end: end(number), output, metrics, usage },
     };
     replace_texts(&mut receipt, &mut |_| hostile.text());
@@ -344,6 +346,7 @@ async fn record(journal: &Journal, number: u64) -> IntentId {
         conditions: vec![hostile.text()],
         expires_at: Some(LATER),
         reason: Some(hostile.text()),
+        rationale: Rationale { decided_by: vec![hostile.text()], ..Rationale::default() },
     };
     let receipt = receipt(&call, number, &mut hostile);
     let summary = IntentSummary::from_call(&call);

@@ -1,9 +1,9 @@
 //! The policies by which the governor in this program decides, the standing policies in force, and the revocations.
 
 use super::ConsoleState;
-use super::page::{at, block, line};
+use super::page::{at, block, counted, line};
 use super::session::SignedIn;
-use a2g_govern::local::PolicySet;
+use a2g_govern::local::{CedarPolicies, ListedRule, ObservedCounts, PolicyOverview, PolicySet};
 use a2g_govern::{Caller, ListedPolicy, PolicyOrigin};
 use a2g_types::ident::AgentDid;
 use a2g_types::verdict::Policy;
@@ -36,7 +36,12 @@ pub(super) async fn list(State(console): State<Arc<ConsoleState>>, signed_in: Si
         h2 { "Of the governor" }
         @match governor.policies() {
             None => { p { "The governor " (line(governor.endpoint())) " decides on each intent. It does not publish its policies." } }
-            Some(policies) => { (governor_part(policies, caller)) }
+            Some(policies) => {
+                @match policies.cedar() {
+                    Some(cedar) => { (cedar_part(cedar, caller)) }
+                    None => { (governor_part(policies, caller)) }
+                }
+            }
         }
         h2 { "Standing policies" }
         p { "A standing policy limits every intent of its agent, in addition to the verdict, the tool and the executor's ceilings. The governor sets and revokes them. They are not kept across a restart, after which the governor sends them again." }
@@ -60,6 +65,53 @@ fn governor_part(policies: &PolicySet, caller: &Caller) -> Markup {
             (policy_facts(policy))
         }
         @if visible.len() > MAX_LISTED { p { "There are more than " (MAX_LISTED) "; the rest is not listed." } }
+    }
+}
+
+/// The rules in Cedar that decide on each intent, for callers that may read all policies.
+fn cedar_part(policies: &CedarPolicies, caller: &Caller) -> Markup {
+    if !may_read_policy(caller, None) {
+        return html! { p { "The governor inside this program decides on each intent by policies in Cedar, which you may not see." } };
+    }
+    let PolicyOverview { folder, in_force, error, rules, observed } = policies.overview();
+    html! {
+        p { "The governor inside this program decides on each intent by the policies in Cedar in " code { (line(&folder.display().to_string())) } ". A change takes effect when the program starts again." }
+        @if let Some(error) = &error {
+            p.error { "The policies do not fit the tools: " (line(error)) }
+            p.error { @if in_force.is_some() { "The earlier ones stay in force, and deny tools that they do not know." } @else { "Every intent is denied." } }
+        }
+        @if let Some((hash, since)) = &in_force {
+            dl.facts {
+                dt { "Version" } dd { code.hash { (hash.to_string()) } }
+                dt { "In force since" } dd { (at(*since)) }
+            }
+        }
+        @for (file, counts) in &observed { (observed_part(file, *counts)) }
+        @for rule in rules.iter().take(MAX_LISTED) { (rule_part(rule)) }
+        @if rules.len() > MAX_LISTED { p { "There are more than " (MAX_LISTED) " rules; the rest is not listed." } }
+    }
+}
+
+/// What an observed file would have changed.
+fn observed_part(file: &str, counts: ObservedCounts) -> Markup {
+    let ObservedCounts { calls, denied, allowed, otherwise } = counts;
+    html! {
+        p {
+            code { (line(file)) } " is observed and changes no outcome. Of " (counted(calls, "intent")) " since the program started, it would have denied "
+            (denied) " more, allowed " (allowed) " that were denied, and decided " (otherwise) " otherwise."
+        }
+    }
+}
+
+fn rule_part(rule: &ListedRule) -> Markup {
+    let ListedRule { name, is_permit, is_observed, text, decided } = rule;
+    html! {
+        h3 { (line(&name.to_string())) }
+        p {
+            @if *is_permit { "Permits" } @else { "Forbids" } @if *is_observed { ", observed: it would have decided " } @else { ": it decided " }
+            (counted(*decided, "intent"))
+        }
+        (block(text))
     }
 }
 

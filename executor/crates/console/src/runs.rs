@@ -21,7 +21,7 @@ use a2g_types::limit::{Layer, rows_set_by};
 use a2g_types::node::NodeName;
 use a2g_types::outcome::{Artifact, DecisionAct, NestedCall, Progress, Receipt, RunOutput, Status, Usage};
 use a2g_types::session::SessionState;
-use a2g_types::verdict::Manifest;
+use a2g_types::verdict::{Manifest, Observation, Rationale};
 use a2g_types::visible_text::escape_invisible_lines;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -498,6 +498,7 @@ fn timeline(record: &RunRecord) -> Markup {
                 @if let Some(reason) = &verdict.reason { ": " (line(reason)) }
                 @for condition in &verdict.conditions { " · " code { (line(condition)) } }
             }
+            (rationale_part(&verdict.rationale))
         }
         @match (&record.approved_grant, &record.approved_manifest) {
             (Some(grant), _) => { p { "Approved as it was shown: " (grant_line(grant)) } }
@@ -511,6 +512,18 @@ fn timeline(record: &RunRecord) -> Markup {
                     @if let Some(basis) = &event.basis { br; "What was shown: " code.hash { (a2g_journal::chain::to_hex(basis)) } }
                 }
             }
+        }
+    }
+}
+
+/// The rules behind a verdict, and the decisions that observed files would have made.
+fn rationale_part(rationale: &Rationale) -> Markup {
+    let Rationale { decided_by, observed } = rationale;
+    let rules = |names: &[String]| html! { @for name in names { " " code { (line(name)) } } };
+    html! {
+        @if !decided_by.is_empty() { p { "Decided by" (rules(decided_by)) } }
+        @for Observation { file, decision, decided_by } in observed {
+            p { "With the observed file " code { (line(file)) } ", it would have been " strong { (decision.as_str()) } @if !decided_by.is_empty() { ", by" (rules(decided_by)) } }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The executor's metrics, and their text for Prometheus.
 //!
-//! Every label is a tool of the operator's catalogue or a value of a closed set, so no caller can create another time
-//! series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no global
+//! Every label is a tool of the operator's catalogue, a policy file that the operator named, or a value of a closed set, so
+//! no caller can create another time series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no global
 //! registry, and writes the OpenMetrics text without protobuf.
 
 mod recent;
@@ -11,6 +11,7 @@ pub use recent::{RecentRuns, RecentSummary, RecentWall};
 use a2g_types::durability::Durability;
 use a2g_types::fault::BlockedBy;
 use a2g_types::outcome::Receipt;
+use a2g_types::verdict::{Observation, Rationale};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -58,6 +59,12 @@ struct ToolLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusalLabel {
     blocked_by: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ObservedLabels {
+    file: String,
+    decision: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -181,6 +188,7 @@ pub struct Metrics {
     registry: Registry,
     executions: Family<ExecutionLabels, Counter>,
     refusals: Family<RefusalLabel, Counter>,
+    observed: Family<ObservedLabels, Counter>,
     busy: Counter,
     governor: Histogram,
     queue: Histogram,
@@ -200,6 +208,7 @@ impl Metrics {
             registry: Registry::with_prefix("a2g"),
             executions: Family::default(),
             refusals: Family::default(),
+            observed: Family::default(),
             busy: Counter::default(),
             governor: seconds_histogram(),
             queue: seconds_histogram(),
@@ -227,6 +236,8 @@ impl Metrics {
         registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
         let refusals = "Calls that were refused before a run, by reason";
         registry.register("refusals", refusals, self.refusals.clone());
+        let observed = "Decisions that observed policy files would have made, by file and decision";
+        registry.register("observed_decisions", observed, self.observed.clone());
         registry.register("busy", "Calls that were refused for lack of capacity", self.busy.clone());
         let deliveries = "Attempts to deliver a report, by outcome";
         registry.register("deliveries", deliveries, self.deliveries.clone());
@@ -277,6 +288,14 @@ impl Metrics {
     /// Counts a call that was refused before its run.
     pub fn count_refusal(&self, blocked_by: BlockedBy) {
         self.refusals.get_or_create(&RefusalLabel { blocked_by: blocked_by.as_str() }).inc();
+    }
+
+    /// Counts what observed policy files of the operator would have decided.
+    pub fn count_observed(&self, rationale: &Rationale) {
+        for Observation { file, decision, .. } in &rationale.observed {
+            let labels = ObservedLabels { file: file.clone(), decision: decision.as_str() };
+            self.observed.get_or_create(&labels).inc();
+        }
     }
 
     /// Counts a call that was refused for lack of capacity.
@@ -382,6 +401,12 @@ mod tests {
         metrics.count_refusal(BlockedBy::VerdictDenied);
         metrics.record_delivery(false);
         metrics.count_busy();
+        let observed = Observation {
+            file: "new.cedar".to_owned(),
+            decision: a2g_types::verdict::Decision::Denied,
+            decided_by: Vec::new(),
+        };
+        metrics.count_observed(&Rationale { observed: vec![observed], ..Rationale::default() });
         let callers = CallerMetrics::default();
         callers.count_unauthenticated();
         callers.count_rejected_token("expired");
@@ -391,6 +416,7 @@ mod tests {
             "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",
             "a2g_deliveries_total{outcome=\"failed\"} 1",
             "a2g_busy_total 1",
+            "a2g_observed_decisions_total{file=\"new.cedar\",decision=\"DENIED\"} 1",
             "a2g_running 2",
             "a2g_waiting_intents 1",
             "a2g_unknown_callers_total 1",
