@@ -5,8 +5,8 @@
 //! and from 16 clients, and over stdio, against the built binary. (d) The same calls with the journal
 //! and without it, and appends beside a prune. (e) The same call through every door. (f) The memory that
 //! a thousand take who wait. (g) The memory that runs take, while they come and go and while many sleep.
-//! (i) Programs, and the calls that they make. (j) Nodes of a fleet. (k) File changes that wait for a decision. Run it with
-//! `cargo xtask bench`, which also starts the servers of (j).
+//! (i) Programs, and the calls that they make. (j) Nodes of a fleet. (k) File changes that wait for a decision. (l) Policies
+//! in Cedar. Run it with `cargo xtask bench`, which also starts the servers of (j).
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
@@ -41,6 +41,8 @@ mod memory;
 mod nexus;
 #[path = "overhead/plain.rs"]
 mod plain;
+#[path = "overhead/policy.rs"]
+mod policy;
 #[path = "overhead/protocols.rs"]
 mod protocols;
 #[path = "overhead/redaction.rs"]
@@ -124,6 +126,10 @@ fn main() {
     }
     if wanted("effects") {
         effects::measure(&target);
+        println!();
+    }
+    if wanted("policy") {
+        policy::measure();
     }
     if wanted("fleet")
         && let Some(servers) = fleet::NatsServers::find()

@@ -42,6 +42,9 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
   effects      a run whose file changes wait beside the same run without that,
                its copy of a large file beside `cp`, and the commit and the
                undo of 100 files
+  policy       a decision by policies in Cedar with 10, 100 and 1,000 rules, the facts
+               that rules read after up to 1,000,000 calls, and 100,000 calls
+               decided again
   fleet        four nodes of a fleet beside one, the latency that a fleet adds
                to a call, and an idle node; with servers of NATS here, on disk
                and in memory
@@ -56,8 +59,18 @@ instead of 1000, and the second takes two sizes; with --executor PATH, they
 measure that program, and build none. Each of these leaves the page as it is,
 and writes one below target/xtask/peers/ or target/xtask/growth/.";
 
-pub(crate) const PARTS: [&str; 9] =
-    ["sandbox", "doors", "journal", "protocols", "code", "subscribers", "memory", "effects", "fleet"];
+pub(crate) const PARTS: [&str; 10] = [
+    "sandbox",
+    "doors",
+    "journal",
+    "protocols",
+    "code",
+    "subscribers",
+    "memory",
+    "effects",
+    "policy",
+    "fleet",
+];
 /// The part that needs servers of NATS.
 const FLEET: &str = "fleet";
 /// A folder in memory.

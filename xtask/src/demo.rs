@@ -9,6 +9,7 @@ pub(crate) mod fixture;
 pub(crate) mod fleet;
 mod output;
 mod plot;
+pub(crate) mod policy;
 mod program;
 mod protocols;
 mod secret;
@@ -28,7 +29,7 @@ use fixture::Fixture;
 pub(crate) const HELP: &str = "\
 Run the executor and a governor through a series of checked steps.
 
-Usage: cargo xtask demo [effects | fleet]
+Usage: cargo xtask demo [effects | fleet | policy]
 
 It builds the tools and the executor, starts the executor and a governor as two
 processes on loopback, sends intents over HTTP, and shows the result of each:
@@ -51,6 +52,12 @@ share their claims, and sends 300 intents over A2G, A2A and MCP while one
 executor is killed and another one restarted. An intent whose connection broke
 is repeated at another executor. Then it shows that no intent ran twice, and
 that each has one answer and one report.
+
+With `policy`, new rules in Cedar first watch the calls of an agent. A person
+tests them, replays the calls, compares the rules with those of before, and gets
+the smallest policy of what was used. Then they decide: an agent that has read a
+secret changes no file, also after a restart, and of eight calls that are sent
+at once, three run.
 
 The exit code is 0 only if every step went as expected. The demo works in a
 temporary folder; the logs of all processes stay in target/xtask/demo.";

@@ -112,6 +112,7 @@ fn parse(words: &[&str]) -> Result<Action, String> {
         ("demo", []) => Box::new(demo::run),
         ("demo", ["effects"]) => Box::new(demo::effects::run),
         ("demo", ["fleet"]) => Box::new(demo::fleet::run),
+        ("demo", ["policy"]) => Box::new(demo::policy::run),
         ("bench", []) => Box::new(|workspace| bench::run(workspace, None)),
         ("bench", ["peers", words @ ..]) => {
             let options = bench::peers::Options::parse(words)?;
@@ -162,8 +163,8 @@ mod tests {
     #[test]
     fn valid_command_lines_are_parsed_and_others_refused() {
         let valid = "-h|setup --retry|test -p tests -- --help|test --repeat 3|\
-                     test --repeat 3 --load|tools|demo|demo effects|demo fleet|bench|bench doors|bench effects|\
-                     bench peers|bench peers --only wasmtime --quick|\
+                     test --repeat 3 --load|tools|demo|demo effects|demo fleet|demo policy|\
+                     bench|bench doors|bench effects|bench policy|bench peers|bench peers --only wasmtime --quick|\
                      bench growth --journal-receipts 5|torture|torture 50|portability|deny|\
                      deploy-lint|sbom|sbom x|dist|dist --check|dist --check=compile|dist --symbols --binary x";
         let invalid = "bench x|bench doors x|bench peers x|bench peers --only|\

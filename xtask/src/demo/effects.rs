@@ -17,10 +17,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::client::{Client, at, text};
-use super::output::{mark, read_reports};
-use crate::run::{self, BOLD, FAINT, Workspace};
+use super::fixture::Ended;
+use super::output::{WIDTH, check, print_command, print_heading, read_reports};
+use crate::run::{self, FAINT, Workspace};
 use crate::tools;
-use fixture::{DELETED, EDITED, Ended, Fixture, PERSON, RENAMED, TOOL, files_afterwards};
+use fixture::{DELETED, EDITED, Fixture, PERSON, RENAMED, TOOL, files_afterwards};
 
 /// The calls that the program makes: the tool, and how often.
 const CALLS: [(&str, usize); 6] = [
@@ -39,9 +40,6 @@ const CREATED: usize = 2;
 const DISPUTED: &str = "plan-01.md";
 /// The number of lines of a page that are printed.
 const SHOWN_LINES: usize = 34;
-const WIDTH: usize = 78;
-/// The width of a command beside its prompt.
-const COMMAND_WIDTH: usize = 72;
 /// The time for the reports that are still missing at the end.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -175,28 +173,15 @@ fn succeed(fixture: &Fixture, executor: Client, words: &[&str]) -> Result<()> {
 fn decide(fixture: &Fixture, executor: Client, words: &[&str]) -> Result<Ended> {
     let ended = run_command(fixture, executor, words)?;
     for line in ended.stderr.lines() {
-        textwrap::wrap(line, WIDTH).iter().for_each(|line| anstream::println!("  {line}"));
+        textwrap::wrap(line, WIDTH - 2).iter().for_each(|line| anstream::println!("  {line}"));
     }
     Ok(ended)
 }
 
 /// Prints and runs a command of the person. The address of the executor and the token are left out of the line.
 fn run_command(fixture: &Fixture, executor: Client, words: &[&str]) -> Result<Ended> {
-    let line = format!("a2g-executor effects {}", words.join(" "));
-    let lines = textwrap::wrap(&line, textwrap::Options::new(COMMAND_WIDTH).subsequent_indent("    "));
-    anstream::println!("{FAINT}{PERSON}${FAINT:#} {BOLD}{}{BOLD:#}", lines.join("\n"));
+    print_command(PERSON, &format!("a2g-executor effects {}", words.join(" ")));
     fixture.effects(executor, words)
-}
-
-fn print_heading(title: &str) {
-    anstream::println!("\n{BOLD}{title}{BOLD:#}");
-}
-
-/// Prints a fact, which has to be so.
-fn check(is_so: bool, fact: &str) -> Result<()> {
-    anstream::println!("{} {fact}", mark(is_so));
-    ensure!(is_so, "it is not so: {fact}");
-    Ok(())
 }
 
 /// Waits until the governor has a report of each program, of each of its calls, and of each decision.

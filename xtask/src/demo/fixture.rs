@@ -140,6 +140,23 @@ pub(crate) fn assemble(workspace: &Workspace, modules: &[(PathBuf, PathBuf)]) ->
     run::log(workspace, "assemble the guests", &mut assemble, UNLIMITED)
 }
 
+/// The end of a command.
+pub(super) struct Ended {
+    pub(super) is_success: bool,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+impl Ended {
+    /// Runs a command of a person, without a terminal.
+    pub(super) fn of(command: &mut Command) -> Result<Self> {
+        let output = command.stdin(Stdio::null()).output().context("`a2g-executor` could not be started")?;
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        Ok(Self { is_success: output.status.success(), stdout, stderr })
+    }
+}
+
 /// A process that listens. Dropping this value kills and reaps it.
 pub(crate) struct Server {
     name: &'static str,

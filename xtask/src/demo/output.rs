@@ -1,17 +1,19 @@
-//! The tables of the demo, in 80 columns: the steps, and the reports that the governor received.
+//! What the demos print, in 80 columns: steps, facts, commands, and the reports that the governor received.
 
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::Value;
 
 use super::client::{at, text};
 use crate::run::{self, BOLD, FAINT, GREEN, RED, YELLOW};
 
-const WIDTH: usize = 80;
+pub(super) const WIDTH: usize = 80;
+/// The width of a command beside its prompt.
+const COMMAND_WIDTH: usize = 72;
 const NOTE_INDENT: usize = 6;
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -47,6 +49,23 @@ pub(super) fn limit(answer: &Value, name: &str) -> Result<(f64, f64)> {
 
 pub(super) fn mark(is_good: bool) -> String {
     if is_good { format!("{GREEN}✓{GREEN:#}") } else { format!("{RED}✗{RED:#}") }
+}
+
+pub(super) fn print_heading(title: &str) {
+    anstream::println!("\n{BOLD}{title}{BOLD:#}");
+}
+
+/// Prints a command that a person enters.
+pub(super) fn print_command(person: &str, line: &str) {
+    let lines = textwrap::wrap(line, textwrap::Options::new(COMMAND_WIDTH).subsequent_indent("    "));
+    anstream::println!("{FAINT}{person}${FAINT:#} {BOLD}{}{BOLD:#}", lines.join("\n"));
+}
+
+/// Prints a fact, which has to be so.
+pub(super) fn check(is_so: bool, fact: &str) -> Result<()> {
+    anstream::println!("{} {fact}", mark(is_so));
+    ensure!(is_so, "it is not so: {fact}");
+    Ok(())
 }
 
 pub(super) fn print_header() {

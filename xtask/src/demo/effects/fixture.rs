@@ -6,16 +6,16 @@ use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use fs_err as fs;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::demo::client::Client;
-use crate::demo::fixture::Server;
+use crate::demo::fixture::{Ended, Server};
 use crate::run::{self, Workspace};
 use crate::setup;
 
@@ -42,13 +42,6 @@ pub(super) struct Fixture {
     folder: TempDir,
     pub(super) logs: PathBuf,
     agent_token: String,
-}
-
-/// The end of a command.
-pub(super) struct Ended {
-    pub(super) is_success: bool,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
 }
 
 impl Fixture {
@@ -116,11 +109,7 @@ impl Fixture {
     pub(super) fn effects(&self, executor: Client, words: &[&str]) -> Result<Ended> {
         let mut command = Command::new(&self.program);
         command.arg("effects").args(words).args(["--url", &format!("http://{}", executor.0)]);
-        command.arg("--token-file").arg(self.token_file()).stdin(Stdio::null());
-        let output = command.output().context("`a2g-executor effects` could not be started")?;
-        let [stdout, stderr] =
-            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        Ok(Ended { is_success: output.status.success(), stdout, stderr })
+        Ended::of(command.arg("--token-file").arg(self.token_file()))
     }
 
     /// Changes a file, as any program of this machine can.
