@@ -5,4 +5,6 @@ mod connections;
 mod flood;
 mod governor;
 mod governor_answers;
+mod history;
 mod jwt;
+mod policies;

@@ -132,6 +132,15 @@ fn the_commands_of_the_readme_run_as_pasted() {
 }
 
 #[test]
+fn the_commands_of_the_page_on_policies_run_as_pasted() {
+    let commands = blocks(&read("docs/policies.md"), "sh");
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    if let Some(output) = paste(&commands.join("")) {
+        assert_in_order(&output, &["the twentieth request", "api.cedar:4", "4 cases, 0 failed"]);
+    }
+}
+
+#[test]
 fn the_commands_of_how_do_i_run_as_pasted() {
     let page = read("docs/how-do-i.md");
     let example = read("docs/examples/governor.py");
@@ -169,6 +178,10 @@ fn the_commands_of_how_do_i_run_as_pasted() {
                 // Two tools for one agent.
                 "hello",
                 "does not list the tool `write_file`",
+                // At most twice an hour.
+                "\"status\": \"SUCCESS\"",
+                "\"status\": \"SUCCESS\"",
+                "two files were hashed within an hour",
                 // The reason of a denial.
                 "`/etc/motd` lies outside `/workspace/**`;",
                 "verdict_denied",

@@ -8,4 +8,6 @@ mod guides;
 mod lifecycle;
 mod observability;
 mod own_files;
+mod policy_commands;
+mod policy_files;
 mod promises;

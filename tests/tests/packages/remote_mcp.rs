@@ -398,7 +398,8 @@ fn misbehave(how: &str, id: &Value, stream: &mut dyn Write) {
             let _gone = stream.write_all(format!("{head}{{\"jsonrpc\": \"2.0\"}}").as_bytes());
         }
         "chunks" => {
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+            let head =
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
             let _gone = stream.write_all(format!("{head}ffff\r\n{{\"jsonrpc\"").as_bytes());
         }
         "close" => {}
