@@ -316,13 +316,15 @@ fn without_a_permit_for_folders_the_rule_names_no_paths() {
         "permit(principal, action, resource);
 forbid(principal, action == Action::\"read\", resource in Folder::\"/w\") {deep};"
     );
-    for (text, expected) in
-        [("", None), (forbid, None), (&conditional, Some(vec![])), (&everything, Some(vec![]))]
-    {
+    for (text, expected) in [("", None), (&*conditional, Some(vec![])), (&*everything, Some(vec![]))] {
         let set = compile(&format!("{ANY_CALL}{text}"));
         let found = allowed(decide(&set, "read_file", &json!({ "path": "/w/a" })));
         assert_eq!((found.rule.paths, found.folders.len()), (expected, 0), "{text}");
     }
+    // A forbid of the folder says so, although nothing opens the folder.
+    let set = compile(&format!("{ANY_CALL}{forbid}"));
+    let refused = denied(decide(&set, "read_file", &json!({ "path": "/w/a" })));
+    assert!(refused.reason.contains("`a.cedar:2` forbids `/w/a`"), "{}", refused.reason);
 }
 
 #[test]
