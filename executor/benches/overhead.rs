@@ -6,7 +6,8 @@
 //! and without it, and appends beside a prune. (e) The same call through every door. (f) The memory that
 //! a thousand take who wait. (g) The memory that runs take, while they come and go and while many sleep.
 //! (i) Programs, and the calls that they make. (j) Nodes of a fleet. (k) File changes that wait for a decision. (l) Policies
-//! in Cedar. Run it with `cargo xtask bench`, which also starts the servers of (j).
+//! in Cedar. (m) Secrets in requests, and tools of an MCP server. Run it with `cargo xtask bench`, which also starts the
+//! servers of (j) and builds the API of (m).
 
 #![allow(missing_docs, reason = "a benchmark has no interface")]
 #![allow(
@@ -47,6 +48,8 @@ mod policy;
 mod protocols;
 #[path = "overhead/redaction.rs"]
 mod redaction;
+#[path = "overhead/secrets.rs"]
+mod secrets;
 #[path = "overhead/subscribers.rs"]
 mod subscribers;
 #[path = "overhead/without.rs"]
@@ -130,6 +133,10 @@ fn main() {
     }
     if wanted("policy") {
         policy::measure();
+    }
+    if wanted("secrets") {
+        secrets::measure(&target, folder.path());
+        println!();
     }
     if wanted("fleet")
         && let Some(servers) = fleet::NatsServers::find()

@@ -42,9 +42,12 @@ It builds the tools and an optimised executor, and prints the benchmark's table:
   effects      a run whose file changes wait beside the same run without that,
                its copy of a large file beside `cp`, and the commit and the
                undo of 100 files
-  policy       a decision by policies in Cedar with 10, 100 and 1,000 rules, the facts
-               that rules read after up to 1,000,000 calls, and 100,000 calls
-               decided again
+  policy       a decision by policies in Cedar with 10, 100 and 1,000 rules, the
+               facts that rules read after up to 1,000,000 calls, and 100,000
+               calls decided again
+  secrets      a request with a secret beside the same one without it, and a
+               call of an MCP server through a tool beside the same call of a
+               plain client and a run that does nothing
   fleet        four nodes of a fleet beside one, the latency that a fleet adds
                to a call, and an idle node; with servers of NATS here, on disk
                and in memory
@@ -59,7 +62,7 @@ instead of 1000, and the second takes two sizes; with --executor PATH, they
 measure that program, and build none. Each of these leaves the page as it is,
 and writes one below target/xtask/peers/ or target/xtask/growth/.";
 
-pub(crate) const PARTS: [&str; 10] = [
+pub(crate) const PARTS: [&str; 11] = [
     "sandbox",
     "doors",
     "journal",
@@ -69,6 +72,7 @@ pub(crate) const PARTS: [&str; 10] = [
     "memory",
     "effects",
     "policy",
+    "secrets",
     "fleet",
 ];
 /// The part that needs servers of NATS.
@@ -82,7 +86,11 @@ pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
     tools::compile(workspace, "the benchmark", benchmark(workspace).arg("--no-run"))?;
     if part != Some(FLEET) {
         let arguments = part.map(|part| ["--", part]).into_iter().flatten();
-        run::show("run the benchmark", benchmark(workspace).args(arguments))?;
+        let mut measured = benchmark(workspace);
+        if matches!(part, None | Some("secrets")) {
+            measured.env("A2G_BENCH_API", build_api(workspace)?);
+        }
+        run::show("run the benchmark", measured.args(arguments))?;
     }
     if matches!(part, None | Some("code")) {
         peers::science::measure(workspace)?;
@@ -101,6 +109,14 @@ fn benchmark(workspace: &Workspace) -> Command {
 fn build_executor(workspace: &Workspace) -> Result<()> {
     let arguments = ["build", "--locked", "--profile", "bench", "-p", "a2g-executor"];
     tools::compile(workspace, "the executor", &mut workspace.cargo(&arguments))
+}
+
+/// Builds the API of the demo with the profile of the benchmark, and gives its path.
+fn build_api(workspace: &Workspace) -> Result<PathBuf> {
+    let arguments = ["build", "--locked", "--profile", "bench", "-p", "xtask", "--features", "api"];
+    let mut build = workspace.cargo(&arguments);
+    tools::compile(workspace, "the API of the demo", build.args(["--bin", "orders_api"]))?;
+    Ok(optimised_executor(workspace).with_file_name("orders_api"))
 }
 
 /// The program that [`build_executor`] builds.

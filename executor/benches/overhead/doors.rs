@@ -125,11 +125,16 @@ pub(crate) fn install_declaring(
              contract = \"command\"\n[arguments]\ntype = \"object\"\n{more}"
         );
         std::fs::write(source.join("tool.toml"), manifest).unwrap();
-        let mut add = Command::new(binary);
-        add.args(["tool", "add"]).arg(&source).arg("--config").arg(folder.join("executor.toml"));
-        add.arg("--tools").arg(folder.join("catalogue")).stdout(Stdio::null());
-        assert!(add.status().unwrap().success());
+        add(binary, folder, &source);
     }
+}
+
+/// Adds a tool to the catalogue in `folder`.
+pub(crate) fn add(binary: &Path, folder: &Path, source: &Path) {
+    let mut command = Command::new(binary);
+    command.args(["tool", "add"]).arg(source).arg("--config").arg(folder.join("executor.toml"));
+    command.arg("--tools").arg(folder.join("catalogue")).stdout(Stdio::null());
+    assert!(command.status().unwrap().success());
 }
 
 pub(crate) struct Server {

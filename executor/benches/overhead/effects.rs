@@ -232,8 +232,8 @@ fn decide(http: &mut Http, method: &str, run: &Value) -> Duration {
     call(http, method, &params, "SUCCESS").0
 }
 
-/// Calls a method whose result is a report with this status.
-fn call(http: &mut Http, method: &str, params: &Value, status: &str) -> (Duration, Value) {
+/// Calls a method whose result is a report with this status, and gives the time until the answer and the report.
+pub(crate) fn call(http: &mut Http, method: &str, params: &Value, status: &str) -> (Duration, Value) {
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let request = post("/jsonrpc", "", &message.to_string());
     let started = Instant::now();

@@ -312,11 +312,11 @@ pub(crate) fn message(tool: &str, blocking: bool) -> String {
     )
 }
 
-const MCP_HEADERS: &str = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: hello\r\n";
+pub(crate) const MCP_HEADERS: &str = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: hello\r\n";
 
 const MCP_META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-fn tools_call() -> String {
+pub(crate) fn tools_call() -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"hello","arguments":{HELLO_ARGUMENTS},"_meta":{MCP_META}}}}}"#
     )

@@ -50,6 +50,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Reads the head of a request, and answers it.
 fn serve(stream: TcpStream, config: Arc<ServerConfig>, key: &str) -> Result<(), Box<dyn Error>> {
+    // The answer would otherwise wait until the other side has confirmed the end of the handshake.
+    stream.set_nodelay(true)?;
     let mut tls = StreamOwned::new(ServerConnection::new(config)?, stream);
     let lines = BufReader::new(&mut tls).lines().map_while(Result::ok);
     let head: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
