@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use std::fmt::{self, Write as _};
 use zeroize::Zeroizing;
 
 /// A form, which is cleared when it is dropped. Each is made in memory of its whole size, so that no part of it is left
@@ -9,31 +10,89 @@ use zeroize::Zeroizing;
 pub(crate) type Form = Zeroizing<String>;
 
 /// The characters besides ASCII letters and digits that an encoder of URLs leaves as they are.
-const UNENCODED: [&str; 6] = [
+const UNENCODED: [&str; 17] = [
     // RFC 3986, section 2.3, as Go, Java and curl have it.
     "-._~",
-    // `quote` of Python.
+    // With each of the characters of Base64 that code written by hand leaves as they are; `/` alone is `quote` of Python.
     "-._~/",
+    "-._~=",
+    "-._~+",
+    "-._~/=",
+    "-._~+=",
+    "-._~+/",
+    "-._~+/=",
     // `encodeURIComponent` of JavaScript.
     "-._~!'()*",
     // A segment of a path: RFC 3986, section 3.3.
     "-._~!$&'()*+,;=:@",
+    // A parameter of the query in Spring.
+    "-._~!$'()*+,;:@/?",
+    // A query: RFC 3986, section 3.4, and Swift.
+    "-._~!$&'()*+,;=:@/?",
     // `encodeURI` of JavaScript.
     "-._~!#$&'()*+,/:;=?@",
+    // A query of a browser.
+    "-._~!$%&()*+,/:;=?@[\\]^`{|}",
     // A form of a browser: `application/x-www-form-urlencoded`.
     "-._*",
+    // `urlencode` of PHP.
+    "-._",
+    // `HttpUtility` of .NET.
+    "-._!()*",
 ];
-/// The ASCII characters that an encoder of JSON writes as `\u` and four digits although it need not: none, those of HTML
-/// (Go), and those of .NET.
-const ESCAPED_IN_JSON: [&str; 3] = ["", "<>&", "<>&'\"+`"];
-/// A quotation mark and an apostrophe as encoders of HTML write them.
-const QUOTES_IN_HTML: [(&str, &str); 6] = [
-    ("\"", "'"),
-    ("&quot;", "'"),
-    ("&quot;", "&#39;"),
-    ("&quot;", "&#x27;"),
-    ("&quot;", "&apos;"),
-    ("&#34;", "&#39;"),
+/// The ASCII characters that an encoder of JSON or JavaScript writes as `\u` and four digits although it need not.
+const ESCAPED_IN_JSON: [&str; 7] = [
+    "",
+    // Go and Rails.
+    "<>&",
+    // Gson.
+    "<>&='",
+    // The flags `JSON_HEX` of PHP, and Newtonsoft.
+    "<>&'\"",
+    // .NET, and `html/template` of Go.
+    "<>&'\"+`",
+    // `escapejs` of Django.
+    "\\'\"<>&=-;`",
+    // `js` of Twig.
+    " !\"#$%&'()*+-/:;<=>?@[\\]^`{|}~",
+];
+/// The ASCII characters that an encoder of HTML or XML writes as numbers, and the quotation mark and the apostrophe if they
+/// are not among them. `&`, `<` and `>` have their names if they are not.
+const ESCAPED_IN_HTML: [(&str, &str, &str); 16] = [
+    // The text of an element, and XML.
+    ("", "\"", "'"),
+    ("", "&quot;", "'"),
+    ("", "&quot;", "&apos;"),
+    // `htmlspecialchars` of PHP, Django, ERB.
+    ("'", "&quot;", "'"),
+    // `html` of Go, MarkupSafe.
+    ("\"'", "\"", "'"),
+    // `html/template` of Go, in quotation marks and without them.
+    ("\"'+", "\"", "'"),
+    ("\"'+=` ", "\"", "'"),
+    // Underscore, Lodash.
+    ("'`", "&quot;", "'"),
+    // Handlebars.
+    ("'`=", "&quot;", "'"),
+    // mustache.js.
+    ("/`=", "&quot;", "&#39;"),
+    // What OWASP advises.
+    ("'/", "&quot;", "'"),
+    // `HtmlEncoder` of .NET.
+    ("'+", "&quot;", "'"),
+    ("'+`", "&quot;", "'"),
+    // Without names.
+    ("&<>\"'", "\"", "'"),
+    // `html_attr` of Twig, ESAPI, with the names of HTML and without them.
+    (" !#$%'()*+/:;=?@[\\]^`{|}~", "&quot;", "'"),
+    (" !\"#$%&'()*+/:;<=>?@[\\]^`{|}~", "\"", "'"),
+];
+/// The ways in which HTML writes the number of a character.
+const NUMBERS_IN_HTML: [fn(u32, &mut String) -> fmt::Result; 4] = [
+    |number, form| write!(form, "&#{number};"),
+    |number, form| write!(form, "&#{number:03};"),
+    |number, form| write!(form, "&#x{number:x};"),
+    |number, form| write!(form, "&#x{number:04x};"),
 ];
 
 /// The forms of a text, each once. Upper and lower case of ASCII letters count as equal where they are searched for, so
@@ -58,9 +117,16 @@ pub(crate) fn forms(text: &str) -> Vec<Form> {
             add(escape_for_json(text, slash, |c| escaped.contains(c) || !c.is_ascii()));
         }
     }
-    for (quote, apostrophe) in QUOTES_IN_HTML {
-        add(escape_for_html(text, quote, apostrophe));
+    for (numbered, quote, apostrophe) in ESCAPED_IN_HTML {
+        for number in NUMBERS_IN_HTML {
+            add(escape_for_html(text, [quote, apostrophe], number, |c| numbered.contains(c)));
+            add(escape_for_html(text, [quote, apostrophe], number, |c| {
+                numbered.contains(c) || !c.is_ascii()
+            }));
+        }
     }
+    add(quoted_printable(text, " ", "="));
+    add(quoted_printable(text, "_", "=?_"));
     add(hexadecimal(text));
     for encoded in base64(text) {
         add(write(&encoded, 1, |c, form| form.push(for_file_names(c))));
@@ -80,12 +146,7 @@ fn percent_encode(text: &str, space: &str, is_kept: impl Fn(char) -> bool) -> Fo
     write(text, 3, |c, form| match c {
         ' ' => form.push_str(space),
         kept if is_kept(kept) => form.push(kept),
-        other => {
-            for byte in other.encode_utf8(&mut [0; 4]).bytes() {
-                form.push('%');
-                push_digits(byte, form);
-            }
-        }
+        other => push_bytes(other, '%', form),
     })
 }
 
@@ -107,8 +168,17 @@ fn escape_for_json(text: &str, slash: &str, is_escaped: impl Fn(char) -> bool) -
     })
 }
 
-fn escape_for_html(text: &str, quote: &str, apostrophe: &str) -> Form {
-    write(text, 6, |c, form| match c {
+/// The content of an element or attribute. `is_numbered` selects the characters that become numbers.
+fn escape_for_html(
+    text: &str,
+    [quote, apostrophe]: [&str; 2],
+    number: fn(u32, &mut String) -> fmt::Result,
+    is_numbered: impl Fn(char) -> bool,
+) -> Form {
+    write(text, 8, |c, form| match c {
+        numbered if is_numbered(numbered) => {
+            let _never_fails_for_text = number(numbered.into(), form);
+        }
         '&' => form.push_str("&amp;"),
         '<' => form.push_str("&lt;"),
         '>' => form.push_str("&gt;"),
@@ -116,6 +186,23 @@ fn escape_for_html(text: &str, quote: &str, apostrophe: &str) -> Form {
         '\'' => form.push_str(apostrophe),
         other => form.push(other),
     })
+}
+
+/// The text in a mail: RFC 2045, section 6.7, and for its fields RFC 2047, section 4.2.
+fn quoted_printable(text: &str, space: &str, escaped: &str) -> Form {
+    write(text, 3, |c, form| match c {
+        ' ' => form.push_str(space),
+        kept if kept.is_ascii() && !escaped.contains(kept) => form.push(kept),
+        other => push_bytes(other, '=', form),
+    })
+}
+
+/// Each byte of a character as `before` and two digits.
+fn push_bytes(c: char, before: char, form: &mut String) {
+    for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+        form.push(before);
+        push_digits(byte, form);
+    }
 }
 
 fn hexadecimal(text: &str) -> Form {

@@ -52,6 +52,45 @@ fn each_coding_of_a_value_is_found() {
     }
 }
 
+/// A value with the characters of Base64 and all that encoders escape although they need not.
+const KEY: &str = "Wp+9/aQ`'\"x<4>&==";
+
+#[test]
+fn the_escapes_of_usual_encoders_are_found_however_they_write_numbers() {
+    let matcher = matcher(&[("key", KEY)]);
+    let hexadecimal = KEY.chars().map(|c| match c {
+        letter if letter.is_alphanumeric() => letter.to_string(),
+        other => format!("&#x{:04X};", u32::from(other)),
+    });
+    for form in [
+        // Handlebars, mustache.js, `html/template`, PHP, .NET.
+        "Wp+9/aQ&#x60;&#x27;&quot;x&lt;4&gt;&amp;&#x3D;&#x3D;",
+        "Wp+9&#x2F;aQ&#x60;&#39;&quot;x&lt;4&gt;&amp;&#x3D;&#x3D;",
+        "Wp&#43;9/aQ`&#39;&#34;x&lt;4&gt;&amp;==",
+        "Wp&#43;9/aQ&#96;&#39;&#34;x&lt;4&gt;&amp;&#61;&#61;",
+        "Wp+9/aQ`&#039;&quot;x&lt;4&gt;&amp;==",
+        "Wp&#x2B;9/aQ`&#x27;&quot;x&lt;4&gt;&amp;==",
+        "Wp&#x2b;9/aQ&#x60;&#x27;&quot;x&lt;4&gt;&amp;==",
+        "Wp+9/aQ`&#039;&#034;x&lt;4&gt;&amp;==",
+        &hexadecimal.collect::<String>(),
+        // Gson, Go, `html/template` in a script, Django.
+        r#"Wp+9/aQ`\u0027\"x\u003c4\u003e\u0026\u003d\u003d"#,
+        r#"Wp+9/aQ`\u0027\"x\u003C4\u003E\u0026\u003D\u003D"#,
+        r#"Wp+9/aQ`'\"x\u003c4\u003e\u0026=="#,
+        r"Wp\u002b9\/aQ\u0060\u0027\u0022x\u003c4\u003e\u0026==",
+        r"Wp+9/aQ\u0060\u0027\u0022x\u003C4\u003E\u0026\u003D\u003D",
+        // Spring, code that keeps `/`, quoted-printable.
+        "Wp+9/aQ%60'%22x%3C4%3E%26%3D%3D",
+        "Wp%2B9/aQ%60%27%22x%3C4%3E%26%3D%3D",
+        "Wp%2B9/aQ%60%27%22x%3C4%3E%26==",
+        "Wp+9/aQ`'\"x<4>&=3D=3D",
+    ] {
+        assert_eq!(redact(&matcher, &format!("a {form} b")).0, "a [secret key] b", "{form}");
+    }
+    let distinct = forms(KEY);
+    assert!(distinct.len() < 150, "the number of forms is bounded: {}", distinct.len());
+}
+
 #[test]
 fn a_value_inside_of_what_was_encoded_is_found() {
     let matcher = matcher(&[("key", VALUE)]);
