@@ -66,7 +66,9 @@ pub use held::{BodyFile, HeldRequest, HeldRequests, HeldSecret, MAX_HELD_BODY_BY
 pub use redaction::SentSecrets;
 pub use refusal::{EgressError, NetworkError};
 #[cfg(feature = "egress")]
-pub use secrets::{SecretFuture, SecretStore, SecretUnavailable, SecretValue, SecretValueError};
+pub use secrets::{
+    KnownSecretFuture, SecretFuture, SecretStore, SecretUnavailable, SecretValue, SecretValueError,
+};
 #[cfg(feature = "egress")]
 pub use session::NetworkSession;
 #[cfg(feature = "egress")]

@@ -1,11 +1,13 @@
-//! What comes back of secrets: values that a run has sent are replaced in its answers, and in what its guest returns.
+//! What comes back of secrets: values that a run has sent, and those that its servers may have from other runs, are
+//! replaced in its answers, and in what its guest returns.
 //!
 //! ```text
 //! server ─ head, body ─▶ refused unless whole and plain ─ `[secret NAME]` for each value, streaming ─▶ guest
 //! guest ─ result, logs, progress, artifacts, errors ────── `[secret NAME]` for each value ──────────▶ report
 //! ```
 //! All values that the run has sent are searched for in all of its answers, whichever request they answer: a server may
-//! give a value back at another URL. The forms of a value that are found are those of [`a2g_redact`]. Nothing is
+//! give a value back at another URL. So are the values that the server knows of the secrets of each host that has
+//! answered the run, before its first answer is passed on: the log of that host may have them from another run. The forms of a value that are found are those of [`a2g_redact`]. Nothing is
 //! decompressed here, so a run with secrets asks for answers without compression, and gets none in parts.
 
 use super::connection::ResponseBody;
@@ -30,7 +32,8 @@ use std::task::{Context, Poll, ready};
 const RANGE_FIELDS: [HeaderName; 3] =
     [header::RANGE, header::IF_RANGE, HeaderName::from_static("request-range")];
 
-/// The values of secrets that a run has sent, or all turns of its session, whose guest keeps its memory. Clones share them.
+/// The values of secrets that a run has sent or that a host which answered it may have, or all turns of its session, whose
+/// guest keeps its memory. Clones share them.
 ///
 /// Of each secret, the last [`Usage::MAX_SECRET_VERSIONS`] different values are kept.
 #[derive(Clone, Default)]
@@ -51,10 +54,10 @@ struct SentValue {
 }
 
 impl SentSecrets {
-    /// Adds a value. Call this before it is sent.
+    /// Adds a value. Call this before it is sent, and before an answer that may have it is passed on.
     ///
     /// # Errors
-    /// [`FormsError`] if it could not be found together with the others. It must not be sent then.
+    /// [`FormsError`] if it could not be found together with the others. Neither must happen then.
     pub(super) fn add(&self, binding: &SecretBinding, value: &Arc<SecretValue>) -> Result<(), FormsError> {
         let mut sent = self.0.lock();
         let is_same = |known: &SentValue| known.name == *binding.name() && known.value.has_same_text(value);

@@ -151,10 +151,17 @@ pub struct SecretUnavailable(pub String);
 /// The future value of a secret.
 pub type SecretFuture = Pin<Box<dyn Future<Output = Result<Arc<SecretValue>, SecretUnavailable>> + Send>>;
 
+/// The future value of a secret that may not be known.
+pub type KnownSecretFuture = Pin<Box<dyn Future<Output = Option<Arc<SecretValue>>> + Send>>;
+
 /// The values of the executor's secrets.
 pub trait SecretStore: Send + Sync {
     /// The present value of a secret. Ends after a limited time.
     fn value(self: Arc<Self>, name: SecretName) -> SecretFuture;
+
+    /// The present value of a secret, if finding it runs no command and asks no other server; `None` also if it cannot be
+    /// read. Ends after a limited time.
+    fn known_value(self: Arc<Self>, name: SecretName) -> KnownSecretFuture;
 
     /// Reads a secret again before it is used next, because a server refused its value.
     fn forget(&self, name: &SecretName);
@@ -189,7 +196,7 @@ impl Egress {
     }
 }
 
-/// The reason why a request that needs a secret is not sent.
+/// The reason why a request that needs a secret is not sent, or its answer not passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SecretRefusal {
     pub(super) name: SecretName,
@@ -202,7 +209,8 @@ pub(super) struct SecretRefusal {
 #[derive(Debug, Default)]
 pub(super) struct RunSecrets {
     all: Vec<RunSecret>,
-    /// The values that are replaced in what comes back.
+    /// The values that are replaced in what comes back: those that were sent, and those that the servers of the run may
+    /// have from other runs.
     sent: SentSecrets,
 }
 
@@ -251,10 +259,15 @@ impl RunSecrets {
         Self { all: granted.iter().map(secret).collect(), sent }
     }
 
-    /// `true` if a server could give a value back to the run: a request may get a secret, or an earlier turn of the session
-    /// has sent one.
+    /// `true` if a server could give a value back to the run: it has a secret, also one that is withheld and that the
+    /// server has from another run, or an earlier turn of the session has sent one.
     pub(super) fn may_come_back(&self) -> bool {
-        self.all.iter().any(|secret| secret.granted.withheld_by.is_none()) || self.matcher().is_some()
+        !self.all.is_empty() || self.matcher().is_some()
+    }
+
+    /// The secrets that the host of a request may have, also from other runs.
+    pub(super) fn bound_to(&self, target: &RequestTarget<'_>) -> BoundSecrets<'_> {
+        BoundSecrets(self.all.iter().filter(|secret| secret.granted.binding.is_at(target)).collect())
     }
 
     /// The values that the run has sent.
@@ -338,6 +351,29 @@ impl RunSecret {
             SecretPlace::Body(_) => true,
             SecretPlace::Header(_) | SecretPlace::Query(_) => false,
         }
+    }
+}
+
+/// The secrets that one host may have. Only [`RunSecrets::bound_to`] makes one.
+pub(super) struct BoundSecrets<'a>(Vec<&'a RunSecret>);
+
+impl BoundSecrets<'_> {
+    /// Adds the values that the server knows to those that are replaced in what comes back. Call this before an answer of
+    /// the host is passed on.
+    ///
+    /// # Errors
+    /// [`SecretRefusal`] if a value could not be found together with the others.
+    pub(super) async fn search_too(self, egress: &Egress, sent: &SentSecrets) -> Result<(), SecretRefusal> {
+        let Some(store) = &egress.secrets else { return Ok(()) };
+        for secret in self.0 {
+            let binding = &secret.granted.binding;
+            let Some(value) = Arc::clone(store).known_value(binding.name().clone()).await else { continue };
+            sent.add(binding, &value).map_err(|error| {
+                tracing::warn!(secret = %binding.name(), %error, "an answer cannot be searched for a secret");
+                secret.refuse(DenialReason::SecretUnavailable)
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -712,7 +748,7 @@ mod tests {
         let withheld = run_with("query:key", 2, Some(Layer::Condition));
         let refusal = withheld.plan(&fitting).err().unwrap();
         assert_eq!((refusal.reason, refusal.set_by), (DenialReason::SecretWithheld, Some(Layer::Condition)));
-        assert!(run.may_come_back() && !withheld.may_come_back() && !RunSecrets::default().may_come_back());
+        assert!(run.may_come_back() && withheld.may_come_back() && !RunSecrets::default().may_come_back());
     }
 
     #[tokio::test]

@@ -284,6 +284,7 @@ impl NetworkSession {
         let mut request = sanitise(request, &target)?;
         self.check_request(&mut request, &target)?;
         let plan = self.plan_secrets(&mut request, &target)?;
+        let bound = self.secrets.bound_to(&sent_target(&request, &target));
         let held = if only_reads(request.method()) { None } else { self.reserve_held(&subject)? };
         self.check_rate_limit(&subject)?;
         if let Some(held) = held {
@@ -318,6 +319,9 @@ impl NetworkSession {
         secrets.receive(&subject, self.egress.secrets.as_deref(), &mut response);
         let may_have_values = self.secrets.may_come_back();
         if may_have_values {
+            // Another run may have sent a value to this server, which logs it.
+            let searched = bound.search_too(&self.egress, self.secrets.sent()).await;
+            searched.map_err(|refusal| self.deny_secret(&refusal, &subject))?;
             self.redact_head(&mut response, &subject)?;
         }
         // The head is measured as the guest receives it; hyper limits only its own buffer.

@@ -147,6 +147,19 @@ fn no_part_of_an_answer_and_no_other_url_or_host_gives_a_value_back() {
 }
 
 #[test]
+fn a_value_that_only_another_run_has_sent_is_replaced() {
+    let api = Api::serving(|_, stream| write_answer(stream, "200 OK", &format!("log: {CANARY}")));
+    let bench = api.bench(&json!({}));
+    let log = [ask(&api.at("web.test"), "/v2/log")];
+    for call in [send(&bench, &log), send(&bench, &log).condition("no_secrets")] {
+        let report = call.send().success();
+        assert_eq!(answer(&report, 0)["body"], reversed(&format!("log: {MARK}")), "{report:?}");
+        assert!(!api.take_requests().remove(0).contains(CANARY), "{report:?}");
+        assert_nowhere(&bench, &report);
+    }
+}
+
+#[test]
 fn a_value_is_found_however_an_answer_is_split_and_however_long_it_is() {
     const BLOCK: usize = 1 << 20;
     let api = Api::serving(|request, stream| {
