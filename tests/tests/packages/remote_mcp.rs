@@ -608,6 +608,10 @@ impl Guarded {
             "tools/call" => misbehave("well", id, stream),
             _ => describe(method, id, &json!(tools), stream),
         });
+        Self::of(server, certificate)
+    }
+
+    fn of(server: Fake, certificate: String) -> Self {
         let guarded = Self { server, folder: tempfile::tempdir().expect("a folder") };
         std::fs::write(guarded.token(), CANARY).expect("a file");
         set_mode(&guarded.token(), 0o600);
@@ -700,6 +704,46 @@ fn a_token_and_a_url_are_enough_for_tools_that_run() {
         assert!(!answer.to_string().contains(CANARY), "{answer}");
     }
     guarded.expect_token();
+}
+
+/// A server repeats the token in a description, in an error, and in a page of HTTP 500, with every letter escaped.
+#[test]
+fn a_token_that_a_server_says_is_neither_shown_nor_written() {
+    let escaped = CANARY.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+    let answers = [
+        format!(
+            r#""result":{{"tools":[{{"name":"ask","description":"{escaped}","inputSchema":{{"type":"object"}}}}]}}"#
+        ),
+        format!(r#""error":{{"code":-32603,"message":"not {escaped}"}}"#),
+    ];
+    let page = format!(r#"{{"invalid":"{escaped}"}}"#);
+    for (number, code) in [(0, 0), (1, 1), (2, 1)] {
+        let answer = answers.get(number).cloned();
+        let page = page.clone();
+        let (server, certificate) = Fake::start_with_tls(move |method, _, id, stream| {
+            let json = "content-type: application/json";
+            match (method, &answer) {
+                ("server/discover", _) => describe(method, id, &json!([]), stream),
+                (_, None) => send(stream, &format!("500 Internal Server Error\r\n{json}"), &page),
+                (_, Some(answer)) => {
+                    let body = format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#);
+                    send(stream, &format!("200 OK\r\n{json}"), &body);
+                }
+            }
+        });
+        let guarded = Guarded::of(server, certificate);
+        let operator = Operator::without_hosts(guarded.options());
+        let token = guarded.token().display().to_string();
+        let arguments = ["new", "far", "--mcp", &guarded.url(), "--token-file", &token];
+        let said = operator.tool(&arguments, code);
+        assert!(!said.contains(&escaped), "{said}");
+        let shown = if number == 0 {
+            std::fs::read_to_string(operator.manifest("far_ask")).unwrap()
+        } else {
+            said
+        };
+        assert!(shown.contains("[secret far]") && !shown.contains(CANARY), "{shown}");
+    }
 }
 
 #[test]

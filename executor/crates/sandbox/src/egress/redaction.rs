@@ -6,9 +6,10 @@
 //! guest ─ result, logs, progress, artifacts, errors ────── `[secret NAME]` for each value ──────────▶ report
 //! ```
 //! All values that the run has sent are searched for in all of its answers, whichever request they answer: a server may
-//! give a value back at another URL. So are the values that the server knows of the secrets of each host that has
-//! answered the run, before its first answer is passed on: the log of that host may have them from another run. The forms of a value that are found are those of [`a2g_redact`]. Nothing is
-//! decompressed here, so a run with secrets asks for answers without compression, and gets none in parts.
+//! give a value back at another URL. So are the values that the server knows of the secrets of each host that has answered
+//! the run, before its first answer is passed on: the log of that host may have them from another run. The forms of a value
+//! that are found are those of [`a2g_redact`]. Nothing is decompressed here, so a run with secrets asks for answers without
+//! compression, and gets none in parts.
 
 use super::connection::ResponseBody;
 use super::refusal::EgressError;
@@ -167,8 +168,10 @@ impl NetworkSession {
         self.secrets().matcher()?.redact(bytes, &mut |name| self.secrets().count_redacted(name))
     }
 
-    /// As [`Self::redact_text`], for the strings and numbers of a JSON value.
-    pub(crate) fn redact_json(&self, json: &str) -> Option<String> {
+    /// The text of a JSON value with the values of secrets replaced in its strings and numbers, whatever their escapes are;
+    /// `None` if it has none of them.
+    #[must_use]
+    pub fn redact_json(&self, json: &str) -> Option<String> {
         self.secrets().matcher()?.redact_json(json, &mut |name| self.secrets().count_redacted(name))
     }
 }

@@ -309,18 +309,25 @@ impl<'a> RemoteServer<'a> {
         let body = limit(response.into_body());
         if !status.is_success() {
             let bytes = read_whole(body).await.unwrap_or_default();
-            let parsed = serde_json::from_slice::<Value>(&bytes).ok().and_then(to_error);
-            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let text = self.redact(String::from_utf8_lossy(&bytes).into_owned());
+            let parsed = serde_json::from_str::<Value>(&text).ok().and_then(to_error);
             return Ok(parsed.unwrap_or(Reply::Refused { status, text }));
         }
         match kind.as_str() {
             "application/json" => {
-                let parsed = serde_json::from_slice::<Value>(&read_whole(body).await?);
+                let text = String::from_utf8(read_whole(body).await?).context("its answer is not UTF-8")?;
+                let parsed = serde_json::from_str::<Value>(&self.redact(text));
                 self.to_reply(parsed.context("its answer is not JSON")?)
             }
             "text/event-stream" => self.read_events(body).await,
             _ => bail!("it answered neither with JSON nor with events: is this the URL of an MCP endpoint?"),
         }
+    }
+
+    /// A text of the server with the values of secrets replaced that its JSON stands for. They have been replaced in its
+    /// bytes, but a parser reads more escapes than those that are found there.
+    fn redact(&self, text: String) -> String {
+        self.network.redact_json(&text).unwrap_or(text)
     }
 
     /// Reads events up to the answer. What the server sends or asks before it concerns no tool.
@@ -333,7 +340,8 @@ impl<'a> RemoteServer<'a> {
             let event = read?;
             let is_message = event.event.as_deref().is_none_or(|kind| ["", "message"].contains(&kind));
             let Some(data) = event.data.filter(|data| is_message && !data.is_empty()) else { continue };
-            let message = serde_json::from_str::<Value>(&data).context("one of its events is not JSON")?;
+            let parsed = serde_json::from_str::<Value>(&self.redact(data));
+            let message = parsed.context("one of its events is not JSON")?;
             if message.get("method").is_none() {
                 return self.to_reply(message);
             }
