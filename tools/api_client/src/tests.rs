@@ -144,6 +144,21 @@ fn a_path_parameter_is_one_segment() {
 }
 
 #[test]
+fn arguments_lead_to_no_other_operation() {
+    let others = settings(&json!({ "others": ["/items/Export", "/items/*:cancel", "/*/all"] }));
+    for value in ["export", "EXPORT", " export ", "export;v=1", "5:cancel", "5:CANCEL", "all"] {
+        let network = Network::answering(|_| Ok(Answer::new(204)));
+        let error = run(others.clone(), json!({ "id": value })).result.unwrap_err();
+        assert_eq!((error.code(), seen(&network).len()), ("invalid_arguments", 0), "{value}");
+        assert!(error.message().contains("another operation"), "{error}");
+    }
+    for value in ["exports", "5:cancelled", "cancel", "every"] {
+        let _network = Network::answering(|_| Ok(Answer::new(204)));
+        assert_eq!(run(others.clone(), json!({ "id": value })).result, Ok(json!({ "status": 204 })), "{value}");
+    }
+}
+
+#[test]
 fn anything_but_short_json_is_an_artifact() {
     let big = format!("[{}1]", "1,".repeat(300 << 10));
     for (kind, body, media_type) in [

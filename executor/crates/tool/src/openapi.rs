@@ -58,7 +58,7 @@ pub(crate) fn new(prefix: &str, path: &Path, options: &ApiOptions) -> anyhow::Re
     let mut made = Vec::new();
     let mut refused = Vec::new();
     for operation in chosen {
-        match make(&document, operation, prefix, options) {
+        match make(&document, &operations, operation, prefix, options) {
             Ok(tool) => made.push(tool),
             Err(error) => refused.push(format!("`{}`: {error:#}", excerpt(&operation.id))),
         }

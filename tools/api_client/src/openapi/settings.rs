@@ -14,6 +14,10 @@ pub(crate) struct OpenapiSettings {
     /// `true` if a request may be sent again after a failure, because the method is idempotent.
     #[serde(default)]
     pub(crate) retry: bool,
+    /// The paths of other operations of the method below the server, to which no arguments may lead. `*` stands for a
+    /// parameter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<String>,
     /// The form of the request's body, which is the argument `body`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) body: Option<Body>,

@@ -1,7 +1,8 @@
 //! Writes arguments into the URL of a request, in the styles of OpenAPI.
 //!
 //! A path parameter is always one segment: everything but unreserved characters is percent-encoded, and a value in
-//! which a server could read more than one segment is refused. `a2g-executor tool new --openapi` has this file too.
+//! which a server could read more than one segment is refused. So is a path that is one of another operation of the
+//! method. `a2g-executor tool new --openapi` has this file too.
 
 use super::settings::{OpenapiSettings, Parameter, Place, Style};
 use serde_json::{Map, Value};
@@ -29,6 +30,7 @@ pub(crate) fn write_url(
             (Place::Query, None) | (Place::Header, _) => {}
         }
     }
+    check_others(&settings.others, &url)?;
     if !query.is_empty() {
         url.push('?');
         url.push_str(&query.join("&"));
@@ -101,6 +103,56 @@ fn check_segment(argument: &str, text: &str) -> Result<(), String> {
         return Err(format!("`{argument}` is percent-encoded: pass the value itself, which is encoded here"));
     }
     Ok(())
+}
+
+/// Refuses a URL whose path is one of another operation, however its server compares paths.
+fn check_others(others: &[String], url: &str) -> Result<(), String> {
+    let segments = |path: &str| path.trim_end_matches('/').split('/').map(plain).collect::<Vec<_>>();
+    let written = segments(url);
+    let is_it = |other: &&String| {
+        let patterns = segments(other);
+        // The first one is empty. What is above these segments is the server.
+        let mut pairs = written.iter().rev().zip(patterns.iter().skip(1).rev());
+        pairs.all(|(text, pattern)| fits(text, pattern))
+    };
+    match others.iter().find(is_it) {
+        Some(other) => Err(format!("the path with these arguments is that of another operation, `{other}`")),
+        None => Ok(()),
+    }
+}
+
+/// A segment as any server compares it: decoded, without parameters after `;`, spaces around it, and case.
+pub(crate) fn plain(segment: &str) -> String {
+    decode(segment).split(';').next().unwrap_or_default().trim().to_lowercase()
+}
+
+/// `true` for a text that has this form, in which one `*` stands for anything.
+pub(crate) fn fits(text: &str, pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        None => text == pattern,
+        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| rest.ends_with(after)),
+    }
+}
+
+/// Decodes the percent-encoding of a part of a URL.
+pub(crate) fn decode(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let encoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match encoded.filter(|_| *byte == b'%') {
+            Some(encoded) => {
+                decoded.push(encoded);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                decoded.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 fn write_query(parameter: &Parameter, value: &Value, query: &mut Vec<String>) {

@@ -1,5 +1,6 @@
 //! An OpenAPI document: read within limits, and references followed inside it.
 
+use super::uri::decode;
 use a2g_command::output::one_line;
 use a2g_types::ident::excerpt;
 use a2g_types::visible_text::is_invisible;
@@ -135,27 +136,6 @@ fn parse_yaml(text: &str) -> anyhow::Result<Value> {
         Ok(value) => Ok(value),
         Err(error) => bail!("it is not YAML, or exceeds a limit: {}", one_line(error)),
     }
-}
-
-/// Decodes the percent-encoding of a pointer in a URL.
-fn decode(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, after @ ..] = rest {
-        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        let encoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match encoded.filter(|_| *byte == b'%') {
-            Some(encoded) => {
-                decoded.push(encoded);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            None => {
-                decoded.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 /// The member of an object, if it is a text.

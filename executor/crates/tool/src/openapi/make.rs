@@ -39,12 +39,13 @@ pub(super) struct MadeTool {
     pub(super) remarks: BTreeSet<&'static str>,
 }
 
-/// Makes the tool of an operation, whose name begins with `prefix`.
+/// Makes the tool of an operation, one of all `operations` of the document. Its name begins with `prefix`.
 ///
 /// # Errors
 /// If the operation cannot be a tool. The message says why.
 pub(super) fn make(
     document: &Document,
+    operations: &[Operation<'_>],
     operation: &Operation<'_>,
     prefix: &str,
     options: &ApiOptions,
@@ -64,6 +65,7 @@ pub(super) fn make(
         method: operation.method.to_owned(),
         url: route.url.clone(),
         retry: operation.effect == Effect::Idempotent,
+        others: operation.others(operations).into_iter().collect(),
         body: arguments.body.as_ref().map(|body| body.settings.clone()),
         pagination,
         parameters: arguments.all.iter().map(|argument| argument.parameter.clone()).collect(),

@@ -1,6 +1,7 @@
 //! The operations of a document, and the requests that they send.
 
 use super::document::{Document, list_member, object_member, text_member};
+use super::uri::{fits, plain};
 use a2g_types::ident::excerpt;
 use a2g_types::request::DeclaredRequest;
 use anyhow::{Context as _, bail};
@@ -134,6 +135,30 @@ impl Operation<'_> {
         lists.into_iter().find(|list| !list.is_empty()).unwrap_or_default()
     }
 
+    /// The paths of other operations of its method to which arguments of this one could lead, with `*` for a parameter.
+    pub(crate) fn others(&self, operations: &[Operation<'_>]) -> BTreeSet<String> {
+        let own = patterns(self.path);
+        if !own.iter().any(|segment| segment.contains('*')) {
+            return BTreeSet::new();
+        }
+        let of_method = operations.iter().filter(|other| other.method == self.method);
+        let all = of_method.filter(|other| !other.path.contains('*')).map(|other| patterns(other.path));
+        let may_be_same = |one: &str, other: &str| {
+            one.contains('*') && other.contains('*') || fits(one, other) || fits(other, one)
+        };
+        let could_be_reached = |other: &Vec<String>| {
+            let mut pairs = own.iter().zip(other);
+            own.len() == other.len() && pairs.all(|(one, another)| may_be_same(&plain(one), &plain(another)))
+        };
+        // Every path of this one is also one of such an operation, from which its server tells it.
+        let has_every_path = |other: &Vec<String>| {
+            own.iter().zip(other).all(|(one, another)| another == "*" || one == another)
+        };
+        all.filter(|other| could_be_reached(other) && !has_every_path(other))
+            .map(|other| format!("/{}", other.join("/")))
+            .collect()
+    }
+
     /// The request of the operation at `server`, or else at the server of the document.
     ///
     /// # Errors
@@ -157,6 +182,16 @@ impl Operation<'_> {
         let declared = DeclaredRequest::parse(&format!("{} {origin}{pattern}", self.method))?;
         Ok(Route { origin, url, declared, parameters })
     }
+}
+
+/// The segments of a path, with one `*` for all parameters of a segment and what is between them.
+fn patterns(path: &str) -> Vec<String> {
+    let segments = path.trim_matches('/').split('/');
+    let pattern = |segment: &str| match (segment.split_once('{'), segment.rsplit_once('}')) {
+        (Some((before, _)), Some((_, after))) => format!("{before}*{after}"),
+        (_, _) => segment.to_owned(),
+    };
+    segments.map(pattern).collect()
 }
 
 /// The URL of a server with its variables.
@@ -246,7 +281,7 @@ fn encode_literal(text: &str) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     fn document(root: Value) -> Document {
         Document::parse(&root.to_string()).unwrap()
@@ -262,6 +297,37 @@ mod tests {
         let operations = list(&document).unwrap();
         let ids = operations.iter().map(|operation| operation.id.as_str()).collect::<Vec<_>>();
         assert_eq!(ids, ["get_items_id", "add", "get_items_id_2", "put_items_id", "get_items_id_3"]);
+    }
+
+    #[test]
+    fn the_paths_of_other_operations_that_arguments_could_reach_are_named() {
+        let paths = [
+            "/items/{id}",
+            "/items/export",
+            "/items/{id}:cancel",
+            "/items/{id}/photo",
+            "/{kind}/{id}",
+            "/Items/new/",
+            "/items/{id}/{part}",
+            "/items/all/{part}",
+            "/other/export",
+        ];
+        let items = paths.map(|path| (path.to_owned(), json!({ "get": {}, "put": {} })));
+        let mut root = json!({ "openapi": "3.0.0", "paths": Map::from_iter(items) });
+        root["paths"]["/items/only_post"] = json!({ "post": {} });
+        let document = document(root);
+        let operations = list(&document).unwrap();
+        let expected: [(&str, &[&str]); 5] = [
+            ("/items/{id}", &["/Items/new", "/items/*:cancel", "/items/export"]),
+            ("/items/{id}:cancel", &[]),
+            ("/items/export", &[]),
+            ("/items/{id}/{part}", &["/items/*/photo", "/items/all/*"]),
+            ("/items/{id}/photo", &["/items/all/*"]),
+        ];
+        for (path, others) in expected {
+            let own = operations.iter().find(|operation| operation.path == path && operation.method == "GET");
+            assert_eq!(own.unwrap().others(&operations).into_iter().collect::<Vec<_>>(), others, "{path}");
+        }
     }
 
     #[test]

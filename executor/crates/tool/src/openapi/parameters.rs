@@ -17,13 +17,14 @@ const MAX_PAGES: &str = "max_pages";
 const MAX_NAME_CHARS: usize = 64;
 /// The maximum length of an argument's description, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 300;
-/// Header fields that OpenAPI leaves to other parts of a document, and that the executor sets.
-const OTHER_FIELDS: [&str; 13] = [
+/// Header fields that OpenAPI leaves to other parts of a document, and that the executor sets. No cookies are sent.
+const OTHER_FIELDS: [&str; 14] = [
     "accept",
     "authorization",
     "connection",
     "content-length",
     "content-type",
+    "cookie",
     "host",
     "keep-alive",
     "proxy-authorization",
