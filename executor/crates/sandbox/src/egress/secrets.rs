@@ -492,6 +492,10 @@ pub(super) struct LoadedSecrets<'a> {
 impl LoadedSecrets<'_> {
     /// Sets the values in a request to `authority`. Only for a connection to a server that has proved its name.
     pub(super) fn set(&mut self, authority: &str, request: &mut Request<Body>) -> Result<(), EgressError> {
+        // With a session of the guest's choice, which the secret would then be in, the guest could go on without the secret.
+        if self.secrets.iter().any(|(secret, _)| secret.granted.binding.keeps_cookies()) {
+            remove_field(request.headers_mut(), header::COOKIE.as_str());
+        }
         for (secret, value) in &self.secrets {
             let text = value.render(secret.granted.binding.rendering());
             match secret.place() {
@@ -563,7 +567,7 @@ impl SecretState {
         }
     }
 
-    /// Sends the kept cookies of this authority, in place of those of the guest.
+    /// Sends the kept cookies of this authority.
     fn send_cookies(&self, authority: &str, fields: &mut HeaderMap) {
         let kept = self.cookies.iter().filter(|cookie| cookie.authority == authority);
         let pairs = kept.map(|Cookie { name, value, .. }| format!("{name}={}", **value)).collect::<Vec<_>>();
@@ -574,15 +578,20 @@ impl SecretState {
     }
 }
 
-/// Sets a header field in place of all that some server could read as it: to servers that pass fields on as variables,
-/// `_` and `-` are the same.
-fn set_field(fields: &mut HeaderMap, name: &str, text: &str) -> Result<(), EgressError> {
+/// Removes a header field, and all that some server could read as it: to servers that pass fields on as variables, `_` and
+/// `-` are the same.
+fn remove_field(fields: &mut HeaderMap, name: &str) {
     let plain = name.replace('_', "-");
     let is_same = |one: &&HeaderName| one.as_str().replace('_', "-") == plain;
     let same = fields.keys().filter(is_same).cloned().collect::<Vec<_>>();
     for one in same {
         fields.remove(one);
     }
+}
+
+/// Sets a header field in place of all that some server could read as it.
+fn set_field(fields: &mut HeaderMap, name: &str, text: &str) -> Result<(), EgressError> {
+    remove_field(fields, name);
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| NetworkError::Request)?;
     let mut field = HeaderValue::from_bytes(text.as_bytes()).map_err(|_| NetworkError::Request)?;
     field.set_sensitive(true);
@@ -850,10 +859,11 @@ mod tests {
             let mut request = request("/v1/2");
             request.headers_mut().insert(header::COOKIE, HeaderValue::from_static("guest=1"));
             loaded(&run).set(authority, &mut request).unwrap();
-            request.headers()[header::COOKIE].to_str().unwrap().to_owned()
+            let sent = request.headers().get(header::COOKIE);
+            sent.map_or_else(String::new, |field| field.to_str().unwrap().to_owned())
         };
         assert_eq!(sent_to("https://api.example:443"), "b=2; a=3");
-        assert_eq!(sent_to("https://other.example:443"), "guest=1");
+        assert_eq!(sent_to("https://other.example:443"), "", "no session of the guest gets the secret");
     }
 
     #[test]
