@@ -339,6 +339,7 @@ fn a_value_is_set_in_a_parameter_and_in_a_document() {
         post(document, "{}"),
         post(document, "{"),
         post("text/plain", r#"{"auth":{}}"#),
+        post("application/json; charset=utf-7", r#"{"auth":{}}"#),
         post(document, r#"{"auth":{"key":"guest","k\u0065y":"guest"}}"#),
         post(document, r#"{"auth":{},"auth":{"key":"guest"}}"#),
         post(document, r#"{"auth":{"key":"guest","KEY":"guest"}}"#),
@@ -347,7 +348,7 @@ fn a_value_is_set_in_a_parameter_and_in_a_document() {
         let denied = report.denied();
         assert_eq!(
             denied.iter().map(|denial| (denial.1, denial.2)).collect::<Vec<_>>(),
-            [("secret_place", 6)]
+            [("secret_place", 7)]
         );
         assert_eq!(api.take_requests(), Vec::<String>::new());
     };
@@ -356,7 +357,7 @@ fn a_value_is_set_in_a_parameter_and_in_a_document() {
     requests.push(post(document, r#"{"n":1234567890123456789012,"auth":{}}"#));
     let run = send(&bench, &requests).condition("effects:staged").send().staged();
     refused(&run);
-    assert_eq!(answer(&run, 6)["status"], 202, "{run:?}");
+    assert_eq!(answer(&run, 7)["status"], 202, "{run:?}");
     bench.decide("a2g/commit", &run);
     let request = api.take_requests().remove(0);
     let body = format!(r#"{{"n":1234567890123456789012,"auth":{{"key":"{CANARY}"}}}}"#);

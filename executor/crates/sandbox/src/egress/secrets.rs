@@ -647,14 +647,20 @@ fn encode(text: &str, into: &mut String) {
     }
 }
 
-/// `true` for a request whose body is a JSON document, and not an encoding of one.
+/// `true` for a request whose body is a JSON document, and not an encoding of one: in another character set than UTF-8, its
+/// server could find the place of the value elsewhere.
 fn is_plain_json(fields: &HeaderMap) -> bool {
     let kinds = fields.get_all(header::CONTENT_TYPE).iter().collect::<Vec<_>>();
     let [kind] = kinds.as_slice() else { return false };
     let text = kind.to_str().unwrap_or_default();
-    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let mut parts = text.split(';').map(|part| part.trim().to_ascii_lowercase());
+    let essence = parts.next().unwrap_or_default();
     let is_json = essence == "application/json" || essence.ends_with("+json");
-    is_json && !fields.contains_key(header::CONTENT_ENCODING)
+    let is_utf8 = |part: &str| {
+        let value = part.split_once('=').map(|(_, value)| value.trim().trim_matches('"'));
+        !part.starts_with("charset") || value == Some("utf-8")
+    };
+    is_json && parts.all(|part| is_utf8(&part)) && !fields.contains_key(header::CONTENT_ENCODING)
 }
 
 /// A body in which values are set. It counts in its agent's share of the executor's memory until it is sent.

@@ -51,9 +51,18 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
 ];
 
 /// Fields that name another request, with those of [`is_override`]. `destination` and `x-copy-from` are second paths, of
-/// WebDAV and of Swift.
-const OVERRIDE_FIELDS: [&str; 6] =
-    ["destination", "disguised-host", "forwarded", "request-uri", "x-copy-from", "x-script-name"];
+/// WebDAV and of Swift; with `x-accel-mapping` and `x-sendfile-type`, an application names another file to the
+/// proxy before it.
+const OVERRIDE_FIELDS: [&str; 8] = [
+    "destination",
+    "disguised-host",
+    "forwarded",
+    "request-uri",
+    "x-accel-mapping",
+    "x-copy-from",
+    "x-script-name",
+    "x-sendfile-type",
+];
 /// The ends of fields beginning with `x-` or `http-` that name another request, such as `x-http-method-override`,
 /// `x-httpmethodoverride`, `x-original-url`, `x-vhost` and `x-amz-copy-source`.
 const OVERRIDE_ENDS: [&str; 9] =

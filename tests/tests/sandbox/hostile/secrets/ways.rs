@@ -215,6 +215,8 @@ fn no_form_of_a_target_leads_the_value_elsewhere() {
         ["x-original-url", "/v2/1"],
         ["x-http-method-override", "DELETE"],
         ["destination", "/v2/1"],
+        ["x-accel-mapping", "/v1/=/v2/1"],
+        ["x_sendfile_type", "/v2/1"],
     ]);
     send(&bench, &[with("fields", overriding)]).send().success();
     let request = api.take_requests().remove(0);
