@@ -162,7 +162,14 @@ async fn check(config: &Config) -> anyhow::Result<ExitCode> {
     for SecretSetting { binding, source } in &config.secrets {
         let name = binding.name();
         match vault.read(name).await {
-            Ok(value) => print(format_args!("{name}: version {}, {}", value.version(), one_line(source))),
+            Ok(value) => {
+                print(format_args!("{name}: version {}, {}", value.version(), one_line(source)));
+                if value.is_short() {
+                    print(format_args!(
+                        "{name}: the value has less than 16 bytes, and who may send guesses could find it: use a longer one"
+                    ));
+                }
+            }
             Err(error) => {
                 has_failed = true;
                 print(format_args!("{name}: {}", one_line(error)));

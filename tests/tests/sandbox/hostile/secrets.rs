@@ -449,6 +449,12 @@ fn a_value_that_changes_is_used_without_a_restart() {
         versions.push(report.0["usage"]["secrets"][0]["versions"][0].clone());
     }
     assert_ne!(versions[0], versions[1]);
+    for (value, is_short) in [("fifteen-letters", true), ("sixteen--letters", false)] {
+        api.write(value, 0o600);
+        let output = bench.executor.home().run(&["secret", "check"]);
+        let said = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(output.status.success() && said.contains("less than 16 bytes") == is_short, "{said}");
+    }
 }
 
 #[test]

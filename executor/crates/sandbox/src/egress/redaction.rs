@@ -29,9 +29,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Fields that ask for a part of an answer. The last one is an earlier name of `range`, which some servers still obey.
-const RANGE_FIELDS: [HeaderName; 3] =
-    [header::RANGE, header::IF_RANGE, HeaderName::from_static("request-range")];
+/// Fields that ask for an answer in another character set, or for the difference from another answer.
+const FORM_FIELDS: [&str; 2] = ["accept-charset", "a-im"];
+/// The status of such a difference (RFC 3229).
+const IM_USED: u16 = 226;
+/// Fields of an answer that are computed from its whole body before values are replaced: a guest could try guesses of a
+/// value, or of what else is around it.
+const DIGEST_FIELDS: [HeaderName; 5] = [
+    header::ETAG,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+];
+/// Character sets in which ASCII is as it is, with the beginnings of the names of others.
+const CHARACTER_SETS: [&str; 6] = ["utf-8", "utf8", "us-ascii", "ascii", "latin1", "binary"];
+const CHARACTER_SET_BEGINNINGS: [&str; 2] = ["iso-8859-", "windows-125"];
 
 /// The values of secrets that a run has sent or that a host which answered it may have, or all turns of its session, whose
 /// guest keeps its memory. Clones share them.
@@ -98,13 +111,38 @@ impl fmt::Debug for SentSecrets {
 /// Asks for the whole answer as it is, whatever the guest asks for: no value can be found in what is compressed, or in a
 /// part of it.
 pub(super) fn ask_for_whole(fields: &mut HeaderMap) {
-    for name in RANGE_FIELDS {
+    // Parts are asked for with `range`, `if-range`, the earlier name `request-range`, `x-ms-range` and the like. A
+    // `content-range` says what is sent, and `x-amz-copy-source-range` what is copied.
+    let is_refused = |name: &&HeaderName| {
+        let words = name.as_str().replace('_', "-");
+        let is_range = words == "range" || words.ends_with("-range");
+        let is_of_request = words == "content-range" || words.ends_with("-source-range");
+        is_range && !is_of_request || FORM_FIELDS.contains(&words.as_str())
+    };
+    let refused = fields.keys().filter(is_refused).cloned().collect::<Vec<_>>();
+    for name in refused {
         fields.remove(name);
     }
     fields.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
-/// `true` for an answer with the whole of what it is about, and without a coding besides chunks.
+/// Removes what an answer to a request with a secret says of its own body, which is not the one that is passed on.
+pub(super) fn remove_digests(fields: &mut HeaderMap) {
+    for name in DIGEST_FIELDS {
+        fields.remove(name);
+    }
+}
+
+/// `true` for the type of an answer whose characters of ASCII are as they are, as far as it says.
+fn has_plain_text(kind: &HeaderValue) -> bool {
+    let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
+    text.split(';').skip(1).map(str::trim).filter(|part| part.starts_with("charset")).all(|part| {
+        let value = part.split_once('=').map_or("", |(_, value)| value.trim().trim_matches(['"', '\'']));
+        CHARACTER_SETS.contains(&value) || CHARACTER_SET_BEGINNINGS.iter().any(|one| value.starts_with(one))
+    })
+}
+
+/// `true` for an answer with the whole of what it is about, in a plain character set, and without a coding besides chunks.
 fn is_whole<B>(response: &Response<B>) -> bool {
     let has_only = |name: HeaderName, plain: &[&str]| {
         let fields = response.headers().get_all(name);
@@ -115,6 +153,8 @@ fn is_whole<B>(response: &Response<B>) -> bool {
             .all(|coding| plain.iter().any(|plain| coding.eq_ignore_ascii_case(plain.as_bytes())))
     };
     response.status() != StatusCode::PARTIAL_CONTENT
+        && response.status().as_u16() != IM_USED
+        && response.headers().get_all(header::CONTENT_TYPE).iter().all(has_plain_text)
         && has_only(header::CONTENT_ENCODING, &["identity"])
         && has_only(header::TRANSFER_ENCODING, &["chunked", "identity"])
 }
@@ -332,8 +372,15 @@ mod tests {
         };
         assert!(is_whole(200, &[]));
         assert!(is_whole(404, &[("content-encoding", " Identity,"), ("transfer-encoding", "CHUNKED")]));
-        let partial: [(u16, &[(&'static str, &'static str)]); 5] = [
+        for kind in ["text/html", "text/html; Charset=\"UTF-8\"", "text/plain;charset=iso-8859-1", "image/png"] {
+            assert!(is_whole(200, &[("content-type", kind)]), "{kind}");
+        }
+        let partial: [(u16, &[(&'static str, &'static str)]); 9] = [
             (206, &[]),
+            (226, &[]),
+            (200, &[("content-type", "text/html; charset=utf-16")]),
+            (200, &[("content-type", "text/html; x=1; charset = 'IBM037'")]),
+            (200, &[("content-type", "text/html"), ("content-type", "text/html; charset=utf-7")]),
             (200, &[("content-encoding", "gzip")]),
             (500, &[("content-encoding", "identity"), ("content-encoding", "br")]),
             (200, &[("content-encoding", "identity, zstd")]),
@@ -344,11 +391,21 @@ mod tests {
         }
         let mut fields = HeaderMap::new();
         for (name, text) in
-            [("accept-encoding", "gzip"), ("Range", "bytes=0-1"), ("request-range", "bytes=0-1")]
+            [
+                ("accept-encoding", "gzip"),
+                ("Range", "bytes=0-1"),
+                ("request-range", "bytes=0-1"),
+                ("If_Range", "x"),
+                ("x-ms-range", "bytes=0-1"),
+                ("accept-charset", "utf-16"),
+                ("A-IM", "vcdiff"),
+                ("content-range", "bytes 0-1/2"),
+            ]
         {
             fields.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static(text));
         }
         ask_for_whole(&mut fields);
-        assert_eq!((fields.len(), &fields["accept-encoding"]), (1, &HeaderValue::from_static("identity")));
+        assert_eq!(fields["accept-encoding"], "identity");
+        assert!(fields.len() == 2 && fields.contains_key("content-range"), "{fields:?}");
     }
 }

@@ -10,7 +10,7 @@
 
 use super::document::{has_place, set_member};
 use super::held::HeldSecret;
-use super::redaction::SentSecrets;
+use super::redaction::{SentSecrets, remove_digests};
 use super::refusal::{EgressError, NetworkError};
 use super::{Body, Egress};
 use a2g_capability::{GrantedSecret, Rendering, RequestTarget, SecretPlace};
@@ -34,6 +34,8 @@ use zeroize::Zeroizing;
 
 /// Minimum length of a value, in bytes: a shorter one could be guessed, and occurs by chance.
 const MIN_VALUE_BYTES: usize = 8;
+/// The length below which a value is easier to guess than a usual key, in bytes.
+const SHORT_VALUE_BYTES: usize = 16;
 /// Maximum length of a value, in bytes.
 const MAX_VALUE_BYTES: usize = 8 << 10;
 /// Maximum size of a body in which a value is set, in bytes.
@@ -81,6 +83,12 @@ impl SecretValue {
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// `true` for a value that is easier to guess than a usual key.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.text.len() < SHORT_VALUE_BYTES
     }
 
     /// `true` for a value with the same text.
@@ -531,6 +539,9 @@ impl LoadedSecrets<'_> {
     ) {
         let is_refused = response.status() == StatusCode::UNAUTHORIZED;
         let mut keeps_cookies = false;
+        if !self.secrets.is_empty() {
+            remove_digests(response.headers_mut());
+        }
         for (secret, _) in &self.secrets {
             let binding = &secret.granted.binding;
             if let Some(store) = store.filter(|_| is_refused) {
@@ -858,6 +869,9 @@ mod tests {
             response.headers_mut().append(header::SET_COOKIE, HeaderValue::from_static(cookie));
         }
         response.headers_mut().insert("set-cookie2", HeaderValue::from_static("e=1; Version=1"));
+        for digest in ["etag", "content-md5", "digest", "content-digest", "repr-digest"] {
+            response.headers_mut().insert(digest, HeaderValue::from_static("\"0f9d3a7b\""));
+        }
         loaded(&run).receive("https://api.example:443", None, &mut response);
         assert!(response.headers().is_empty());
         assert_eq!(run.usage()[0].kept_cookies, 5);
