@@ -39,18 +39,19 @@ const REFUSED_FIELDS: [&str; 18] = [
     "upgrade",
 ];
 
-/// The reason why a secret cannot be bound so.
+/// The reason why a secret cannot be bound so. It does not repeat a place or a scheme: a person may have written the value
+/// into it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretBindingError {
     /// The place is not one that a value can be set in.
     #[error(
-        "`{0}` is no place such as `header:authorization`, `query:key` or `body:/token`, or is a header field that the \
+        "is no place such as `header:authorization`, `query:key` or `body:/token`, or is a header field that the \
          executor sets or removes itself"
     )]
-    Place(String),
+    Place,
     /// The scheme is not one.
-    #[error("`{0}` is no scheme such as `Bearer` or `Basic`, or the place is not a header field")]
-    Scheme(String),
+    #[error("is no scheme such as `Bearer` or `Basic`, without the value, or the place is not a header field")]
+    Scheme,
     /// A request is not over TLS.
     #[error("`{0}` is not over `https`: a secret is sent only to a server that proves its name")]
     Plain(String),
@@ -85,7 +86,7 @@ impl SecretPlace {
     /// # Errors
     /// [`SecretBindingError::Place`] for any other text, and for a header field that the executor sets or removes.
     pub fn parse(text: &str) -> Result<Self, SecretBindingError> {
-        let refuse = || SecretBindingError::Place(excerpt(text));
+        let refuse = || SecretBindingError::Place;
         let (kind, place) =
             text.split_once(':').filter(|_| text.len() <= MAX_PLACE_BYTES).ok_or_else(refuse)?;
         let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -169,7 +170,7 @@ impl Rendering {
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             && matches!(place, SecretPlace::Header(_));
         match text {
-            _ if !is_scheme => Err(SecretBindingError::Scheme(excerpt(text))),
+            _ if !is_scheme => Err(SecretBindingError::Scheme),
             "Basic" => Ok(Self::Basic),
             other => Ok(Self::Scheme(other.to_owned())),
         }

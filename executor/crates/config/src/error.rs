@@ -65,9 +65,36 @@ pub(super) fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> I
     move |reason| InvalidValueError { key, reason: reason.to_string(), nth: 0 }
 }
 
+/// The reason why a text is not TOML, or has an unknown key or a wrong type. In a table of secrets, it repeats no line and no
+/// value: a person may have written a secret where its source is named.
+pub(super) fn syntax_reason(text: &str, error: &toml::de::Error) -> String {
+    let place = error.span().and_then(|span| text.split_at_checked(span.start));
+    if let Some((before, after)) = place {
+        let line = after.lines().next().unwrap_or_default();
+        // The last header before the error begins its table. A list of tables may be in one value, too.
+        let table = before.rsplit("\n[").next().unwrap_or_default();
+        if [table, line].iter().any(|part| part.to_ascii_lowercase().contains("secret")) {
+            let number = before.matches('\n').count() + 1;
+            return format!("line {number}: {}", with_nearest(&without_value(error.message())));
+        }
+    }
+    with_nearest(error.to_string().trim_end())
+}
+
+/// A message of the parser without the value that has the wrong type: ``invalid type: string "abc", expected u64``.
+fn without_value(message: &str) -> String {
+    match message.split_once(": ") {
+        Some((kind, rest)) if kind.starts_with("invalid ") => {
+            let expected = rest.rfind(", expected ").and_then(|at| rest.get(at..)).unwrap_or_default();
+            format!("{kind}{expected}")
+        }
+        Some(_) | None => message.to_owned(),
+    }
+}
+
 /// The parser's message, with the expected name that is nearest to an unknown one added. The message has all names in
 /// one line: ``unknown field `lisen`, expected one of `listen`, …``.
-pub(super) fn with_nearest(reason: &str) -> String {
+fn with_nearest(reason: &str) -> String {
     let line = |line: &str| {
         let mut quoted = line.split('`').skip(1).step_by(2);
         let unknown = quoted.next().filter(|_| line.starts_with("unknown "));
@@ -224,6 +251,24 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(line) && error.contains(key), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn an_error_among_secrets_repeats_no_value() {
+        let secret = "[[secret]]\nname = \"a\"\nfile = \"f\"\ntools = [\"*\"]\nrequests = [\"GET https://a.com/\"]\n";
+        for (line, words) in [
+            ("value = \"c4n4ry\"", "line 6: unknown field `value`"),
+            ("max_uses = \"c4n4ry\"", "line 6: invalid type, expected "),
+            ("place = \"c4n4ry", "line 6: "),
+            ("oauth = { client_secret = \"c4n4ry\" }", "line 6: "),
+            ("place = \"header:authorization: Bearer c4n4ry\"", "line 6: `secret.place` is no place"),
+            ("place = \"header:x\"\nscheme = \"Bearer c4n4ry\"", "line 7: `secret.scheme` is no scheme"),
+        ] {
+            let error = parse(&format!("{secret}{line}\n")).unwrap_err();
+            assert!(error.contains(words) && !error.contains("c4n4ry"), "{line}: {error}");
+        }
+        let inline = parse("secret = [\n  { value = \"c4n4ry\" }\n]\n").unwrap_err();
+        assert!(inline.contains("unknown field") && !inline.contains("c4n4ry"), "{inline}");
     }
 
     #[test]

@@ -48,7 +48,7 @@ use a2g_wire::strict_json::JsonBounds;
 use catalog::{parse_compile_limits, parse_exceptions, parse_remote_tools, parse_signers};
 use ceilings::{parse_ceilings, parse_mounts};
 use effects::parse_effects;
-use error::{InvalidValueError, invalid, with_nearest};
+use error::{InvalidValueError, invalid, syntax_reason};
 use executor::{
     parse_capacity, parse_containment, parse_isolation, parse_layout, parse_reuse, parse_waiting,
 };
@@ -374,7 +374,7 @@ impl Config {
 fn parse_file(text: &str, path: &Path) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::Syntax {
         path: path.to_owned(),
-        reason: with_nearest(error.to_string().trim_end()),
+        reason: syntax_reason(text, &error),
     })
 }
 

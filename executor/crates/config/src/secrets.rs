@@ -129,8 +129,8 @@ fn parse_secret(
         let key = match error {
             SecretBindingError::Tools => "secret.tools",
             SecretBindingError::Requests | SecretBindingError::Plain(_) => "secret.requests",
-            SecretBindingError::Place(_) => "secret.place",
-            SecretBindingError::Scheme(_) => "secret.scheme",
+            SecretBindingError::Place => "secret.place",
+            SecretBindingError::Scheme => "secret.scheme",
             SecretBindingError::Variable(_) => "secret.placeholder_env",
         };
         invalid(key)(&error)
