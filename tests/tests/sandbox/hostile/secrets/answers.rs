@@ -18,7 +18,7 @@ const MARK: &str = "[secret key]";
 /// A value of which each coding differs.
 const CODED: &str = r#"c4n4ry "q"/s+t&u<v>é'0f9d3a7b"#;
 /// The value in codings of servers.
-const CODINGS: [&str; 11] = [
+const CODINGS: [&str; 15] = [
     CODED,
     r#"C4N4RY "Q"/S+T&U<V>é'0F9D3A7B"#,
     // URLs: Python, Go and forms, JavaScript.
@@ -33,6 +33,11 @@ const CODINGS: [&str; 11] = [
     r"c4n4ry \u0022q\u0022/s\u002Bt\u0026u\u003Cv\u003E\u00E9\u00270f9d3a7b",
     // HTML.
     "c4n4ry &quot;q&quot;/s+t&amp;u&lt;v&gt;é&#39;0f9d3a7b",
+    // PHP, `html/template`, OWASP, .NET.
+    "c4n4ry &quot;q&quot;/s+t&amp;u&lt;v&gt;é&#039;0f9d3a7b",
+    "c4n4ry &#34;q&#34;/s&#43;t&amp;u&lt;v&gt;é&#39;0f9d3a7b",
+    "c4n4ry &quot;q&quot;&#x2F;s+t&amp;u&lt;v&gt;é&#x27;0f9d3a7b",
+    "c4n4ry &quot;q&quot;/s&#x2B;t&amp;u&lt;v&gt;&#xE9;&#x27;0f9d3a7b",
 ];
 
 /// All codings of the value.
