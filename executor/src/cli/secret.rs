@@ -166,7 +166,7 @@ async fn check(config: &Config) -> anyhow::Result<ExitCode> {
                 print(format_args!("{name}: version {}, {}", value.version(), one_line(source)));
                 if value.is_short() {
                     print(format_args!(
-                        "{name}: the value has less than 16 bytes, and who may send guesses could find it: use a longer one"
+                        "{name}: the value has less than 16 bytes, and could be found by guesses: use a longer one"
                     ));
                 }
             }

@@ -154,7 +154,8 @@ fn arguments_lead_to_no_other_operation() {
     }
     for value in ["exports", "5:cancelled", "cancel", "every"] {
         let _network = Network::answering(|_| Ok(Answer::new(204)));
-        assert_eq!(run(others.clone(), json!({ "id": value })).result, Ok(json!({ "status": 204 })), "{value}");
+        let found = run(others.clone(), json!({ "id": value }));
+        assert_eq!(found.result, Ok(json!({ "status": 204 })), "{value}");
     }
 }
 

@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn an_error_among_secrets_repeats_no_value() {
-        let secret = "[[secret]]\nname = \"a\"\nfile = \"f\"\ntools = [\"*\"]\nrequests = [\"GET https://a.com/\"]\n";
+        let secret = "[[secret]]\nname = \"a\"\nfile = \"f\"\ntools = [\"*\"]\n\
+                      requests = [\"GET https://a.com/\"]\n";
         for (line, words) in [
             ("value = \"c4n4ry\"", "line 6: unknown field `value`"),
             ("max_uses = \"c4n4ry\"", "line 6: invalid type, expected "),

@@ -207,7 +207,7 @@ mod tests {
         let source = shell(&format!("echo x >> {}; echo 12345678", log.display()));
         let vault = vault(folder.path(), source);
         let runs = || std::fs::read_to_string(&log).unwrap().lines().count();
-        assert!(vault.read_known(&name()).await.is_none() && !log.exists(), "no command for what is only searched");
+        assert!(vault.read_known(&name()).await.is_none() && !log.exists(), "no command only to search");
         let first = vault.read(&name()).await.unwrap();
         assert!(vault.read_known(&name()).await.is_some_and(|known| Arc::ptr_eq(&first, &known)));
         vault.forget_all();

@@ -138,7 +138,7 @@ fn has_plain_text(kind: &HeaderValue) -> bool {
     let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
     text.split(';').skip(1).map(str::trim).filter(|part| part.starts_with("charset")).all(|part| {
         let value = part.split_once('=').map_or("", |(_, value)| value.trim().trim_matches(['"', '\'']));
-        CHARACTER_SETS.contains(&value) || CHARACTER_SET_BEGINNINGS.iter().any(|one| value.starts_with(one))
+        CHARACTER_SETS.contains(&value) || CHARACTER_SET_BEGINNINGS.iter().any(|one| value.starts_with(*one))
     })
 }
 
