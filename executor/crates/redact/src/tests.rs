@@ -230,7 +230,11 @@ fn search(forms: &[Vec<Vec<u8>>], text: &[u8]) -> (Vec<u8>, u32) {
     for end in 1..=text.len() {
         let mut longest = None::<(usize, usize)>;
         for (secret, forms) in forms.iter().enumerate() {
-            for form in forms.iter().filter(|form| form.len() <= end) {
+            // Most forms end otherwise, which is cheap to see.
+            let may_end_here = |form: &&Vec<u8>| {
+                form.len() <= end && form.last().is_some_and(|last| last.eq_ignore_ascii_case(&text[end - 1]))
+            };
+            for form in forms.iter().filter(may_end_here) {
                 let ends_here = text[end - form.len()..end].eq_ignore_ascii_case(form);
                 if ends_here && longest.is_none_or(|(length, _)| form.len() >= length) {
                     longest = Some((form.len(), secret));
