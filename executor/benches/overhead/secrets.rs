@@ -81,8 +81,12 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     );
     measure_requests(&mut http, &api);
     measure_calls(&mut http, &mcp.address);
-    println!("Medians, in turn. `compared` is the second of each row. Each request of a run has a connection");
-    println!("of its own; the client keeps one open. A secret is also searched for in answers, which counts.");
+    println!(
+        "Medians, in turn. `compared` is the second of each row. Each request of a run has a connection"
+    );
+    println!(
+        "of its own; the client keeps one open. A secret is also searched for in answers, which counts."
+    );
 }
 
 /// The API of the demo, which answers those who have its key.
@@ -269,8 +273,7 @@ fn params(tool: &str, arguments: &Value) -> Value {
 fn row(what: &str, this: f64, other: f64, goal: Option<f64>) {
     let ratio = this / other;
     let adds = this - other;
-    let goal = goal.map_or(String::new(), |goal| {
-        format!("{goal:.0} µs{}", if adds <= goal { "" } else { ", missed" })
-    });
+    let goal = goal
+        .map_or(String::new(), |goal| format!("{goal:.0} µs{}", if adds <= goal { "" } else { ", missed" }));
     println!("{what:<52} {ratio:>5.2} {other:>8.0} µs {this:>8.0} µs {adds:>7.1} µs {goal:>15}");
 }

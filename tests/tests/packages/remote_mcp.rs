@@ -737,11 +737,8 @@ fn a_token_that_a_server_says_is_neither_shown_nor_written() {
         let arguments = ["new", "far", "--mcp", &guarded.url(), "--token-file", &token];
         let said = operator.tool(&arguments, code);
         assert!(!said.contains(&escaped), "{said}");
-        let shown = if number == 0 {
-            std::fs::read_to_string(operator.manifest("far_ask")).unwrap()
-        } else {
-            said
-        };
+        let shown =
+            if number == 0 { std::fs::read_to_string(operator.manifest("far_ask")).unwrap() } else { said };
         assert!(shown.contains("[secret far]") && !shown.contains(CANARY), "{shown}");
     }
 }

@@ -50,7 +50,9 @@ pub enum SecretBindingError {
     )]
     Place,
     /// The scheme is not one.
-    #[error("is no scheme such as `Bearer` or `Basic`, without the value, or the place is not a header field")]
+    #[error(
+        "is no scheme such as `Bearer` or `Basic`, without the value, or the place is not a header field"
+    )]
     Scheme,
     /// A request is not over TLS.
     #[error("`{0}` is not over `https`: a secret is sent only to a server that proves its name")]

@@ -372,10 +372,8 @@ impl Config {
 }
 
 fn parse_file(text: &str, path: &Path) -> Result<File, ConfigError> {
-    toml::from_str(text).map_err(|error| ConfigError::Syntax {
-        path: path.to_owned(),
-        reason: syntax_reason(text, &error),
-    })
+    toml::from_str(text)
+        .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: syntax_reason(text, &error) })
 }
 
 /// The checked sections. What they demand of each other is left to [`Config::check_sections`].

@@ -372,7 +372,9 @@ mod tests {
         };
         assert!(is_whole(200, &[]));
         assert!(is_whole(404, &[("content-encoding", " Identity,"), ("transfer-encoding", "CHUNKED")]));
-        for kind in ["text/html", "text/html; Charset=\"UTF-8\"", "text/plain;charset=iso-8859-1", "image/png"] {
+        for kind in
+            ["text/html", "text/html; Charset=\"UTF-8\"", "text/plain;charset=iso-8859-1", "image/png"]
+        {
             assert!(is_whole(200, &[("content-type", kind)]), "{kind}");
         }
         let partial: [(u16, &[(&'static str, &'static str)]); 9] = [
@@ -390,18 +392,16 @@ mod tests {
             assert!(!is_whole(status, fields), "{status} {fields:?}");
         }
         let mut fields = HeaderMap::new();
-        for (name, text) in
-            [
-                ("accept-encoding", "gzip"),
-                ("Range", "bytes=0-1"),
-                ("request-range", "bytes=0-1"),
-                ("If_Range", "x"),
-                ("x-ms-range", "bytes=0-1"),
-                ("accept-charset", "utf-16"),
-                ("A-IM", "vcdiff"),
-                ("content-range", "bytes 0-1/2"),
-            ]
-        {
+        for (name, text) in [
+            ("accept-encoding", "gzip"),
+            ("Range", "bytes=0-1"),
+            ("request-range", "bytes=0-1"),
+            ("If_Range", "x"),
+            ("x-ms-range", "bytes=0-1"),
+            ("accept-charset", "utf-16"),
+            ("A-IM", "vcdiff"),
+            ("content-range", "bytes 0-1/2"),
+        ] {
             fields.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static(text));
         }
         ask_for_whole(&mut fields);
