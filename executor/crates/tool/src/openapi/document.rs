@@ -13,7 +13,7 @@ use std::path::Path;
 /// The maximum size of a document, in bytes.
 const MAX_BYTES: u64 = 5 << 20;
 /// The maximum nesting of a document in YAML. JSON has the limit of its parser, 128.
-const MAX_DEPTH: usize = 100;
+const MAX_DEPTH: usize = 64;
 /// The maximum number of values of a document in YAML.
 const MAX_NODES: usize = 2_000_000;
 /// The maximum number of values that its aliases add.
