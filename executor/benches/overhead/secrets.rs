@@ -24,9 +24,11 @@ const HOST: &str = "orders.test";
 const CERTIFICATE: &str = "orders.pem";
 const KEY: &str = "orders.key";
 
-/// The tools that send requests. They have one module, and the secret is bound to the first alone.
-const WITH: &str = "with_secret";
-const WITHOUT: &str = "without_secret";
+/// The agents whose runs send requests. The secret is bound to the first alone.
+const WITH: &str = "did:a2g:bench:1.0:with";
+const WITHOUT: &str = "did:a2g:bench:1.0:without";
+/// The tool that sends the requests of its arguments.
+const SENDER: &str = "hostile_http";
 /// The requests of a run after its first one.
 const FURTHER: u32 = 50;
 /// The tool that calls `hello` of the MCP server.
@@ -128,7 +130,7 @@ fn allow_network(folder: &Path, api: &Api, mcp: &str) {
         "[network]\nallowed_domains = [\"127.0.0.1\", \"{HOST}\"]\n\
          allowed_addresses = [\"127.0.0.1:{port}\", \"{mcp}\"]\n\
          hosts = {{ \"{HOST}\" = [\"127.0.0.1\"] }}\nca_file = \"{CERTIFICATE}\"\n\
-         [[secret]]\nname = \"orders\"\nfile = \"{KEY}\"\ntools = [\"{WITH}\"]\n\
+         [[secret]]\nname = \"orders\"\nfile = \"{KEY}\"\ntools = [\"{SENDER}\"]\nagents = [\"{WITH}\"]\n\
          requests = [\"GET https://{HOST}:{port}/v1/orders/{{id}}\"]\n\
          place = \"header:authorization\"\nscheme = \"Bearer\"\n"
     );
@@ -138,17 +140,15 @@ fn allow_network(folder: &Path, api: &Api, mcp: &str) {
 /// Adds the tools that send requests, and the one that calls the MCP server.
 fn add_tools(binary: &Path, folder: &Path, target: &Path, mcp: &str) {
     let module = target.join("guest/wasm32-wasip1/release/hostile_http.wasm");
-    for name in [WITH, WITHOUT] {
-        let source = folder.join(name);
-        fs::create_dir(&source).unwrap();
-        fs::copy(&module, source.join("tool.wasm")).unwrap();
-        let manifest = format!(
-            "name = \"{name}\"\nversion = \"1.0.0\"\ndescription = \"A tool of the benchmark.\"\n\
-             contract = \"typed\"\n[capabilities]\nnetwork = true\n"
-        );
-        fs::write(source.join("tool.toml"), manifest).unwrap();
-        add(binary, folder, &source);
-    }
+    let source = folder.join(SENDER);
+    fs::create_dir(&source).unwrap();
+    fs::copy(&module, source.join("tool.wasm")).unwrap();
+    let manifest = format!(
+        "name = \"{SENDER}\"\nversion = \"1.0.0\"\ndescription = \"A tool of the benchmark.\"\n\
+         contract = \"typed\"\n[capabilities]\nnetwork = true\n"
+    );
+    fs::write(source.join("tool.toml"), manifest).unwrap();
+    add(binary, folder, &source);
     let mut new = Command::new(binary);
     new.args(["tool", "new", "far", "--mcp", &format!("http://{mcp}/mcp"), "--config"]);
     new.arg(folder.join("executor.toml")).current_dir(folder).stdout(Stdio::null());
@@ -158,11 +158,11 @@ fn add_tools(binary: &Path, folder: &Path, target: &Path, mcp: &str) {
 
 fn wait_until_prepared(http: &mut Http) {
     let request = |tool: &str| {
-        let params = params(tool, &json!({ "requests": [] }));
+        let params = params(WITHOUT, tool, &json!({ "requests": [] }));
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/execute", "params": params });
         post("/jsonrpc", "", &message.to_string())
     };
-    for tool in ["hello", WITH, WITHOUT, PROXY] {
+    for tool in ["hello", SENDER, PROXY] {
         while http.exchange(&request(tool)).contains("is being prepared") {
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -186,8 +186,8 @@ fn measure_calls(http: &mut Http, mcp: &str) {
     let arguments = serde_json::from_str::<Value>(HELLO_ARGUMENTS).unwrap();
     let [direct, nothing, proxied] = take_turns::<3>(CALL_ROUNDS, |kind| match kind {
         0 => call_directly(&mut client),
-        1 => run(http, "hello", &arguments).0,
-        _through_a_tool => run(http, PROXY, &arguments).0,
+        1 => run(http, WITHOUT, "hello", &arguments).0,
+        _through_a_tool => run(http, WITHOUT, PROXY, &arguments).0,
     });
     let what = "MCP `tools/call`: by a tool, by a client and a run";
     row(what, proxied, direct + nothing, Some(CALL_GOAL));
@@ -216,8 +216,8 @@ fn take_turns<const N: usize>(rounds: usize, mut call: impl FnMut(usize) -> Dura
 }
 
 /// Runs a tool that sends so many equal requests. Without a secret, the tool has the key; with it, something as long.
-fn send(http: &mut Http, api: &Api, (tool, count): (&str, u32)) -> Duration {
-    let is_set = tool == WITH;
+fn send(http: &mut Http, api: &Api, (agent, count): (&str, u32)) -> Duration {
+    let is_set = agent == WITH;
     let value = if is_set { "x".repeat(api.key.len()) } else { api.key.clone() };
     let get = json!({
         "scheme": "https",
@@ -226,7 +226,7 @@ fn send(http: &mut Http, api: &Api, (tool, count): (&str, u32)) -> Duration {
         "fields": [["authorization", format!("Bearer {value}")]],
     });
     let requests = vec![get; usize::try_from(count).unwrap()];
-    let (took, report) = run(http, tool, &json!({ "requests": requests }));
+    let (took, report) = run(http, agent, SENDER, &json!({ "requests": requests }));
     let answers = report["result"].as_array().unwrap();
     assert_eq!(answers.len(), requests.len(), "{report}");
     assert!(answers.iter().all(|answer| answer["status"] == 200), "{report}");
@@ -246,15 +246,15 @@ fn call_directly(http: &mut Http) -> Duration {
 }
 
 /// Runs a tool with a network, and gives the time until its report and the report.
-fn run(http: &mut Http, tool: &str, arguments: &Value) -> (Duration, Value) {
-    effects::call(http, "a2g/execute", &params(tool, arguments), "SUCCESS")
+fn run(http: &mut Http, agent: &str, tool: &str, arguments: &Value) -> (Duration, Value) {
+    effects::call(http, "a2g/execute", &params(agent, tool, arguments), "SUCCESS")
 }
 
-fn params(tool: &str, arguments: &Value) -> Value {
+fn params(agent: &str, tool: &str, arguments: &Value) -> Value {
     let intent = uuid::Uuid::new_v4().to_string();
     json!({
         "intent": {
-            "agent_did": "did:a2g:bench:1.0:x", "intent_id": intent, "tool": tool, "arguments": arguments,
+            "agent_did": agent, "intent_id": intent, "tool": tool, "arguments": arguments,
         },
         "verdict": {
             "verdict": "APPROVED",
