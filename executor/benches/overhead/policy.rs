@@ -5,7 +5,7 @@
 
 use super::{median, micros};
 use a2g_policy::{
-    AdmittedCall, Answer, CallFacts, CedarSet, Done, EndedCall, Ledger, NoPast, Past, PolicyFile,
+    AdmittedCall, Answer, CallFacts, CedarSet, Done, EndedCall, History, Ledger, Past, PolicyFile,
     PolicySources, Possible, Subject,
 };
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
@@ -85,7 +85,6 @@ impl Call {
             tool: &self.tool,
             arguments: &self.arguments,
             paths: vec![PATH.to_owned()],
-            hosts: Vec::new(),
             depth: 0,
             door: None,
             is_in_session: false,
@@ -191,7 +190,7 @@ fn print(what: &str, first: Duration, this: Duration, goal: f64) {
 /// A decision with each number of rules.
 fn measure_decisions(call: &Call, what: &str, rule: impl Fn(usize) -> String) {
     let sets = RULES.map(|count| compile(&(0..count).map(&rule).collect::<String>()));
-    let medians: [_; RULES.len()] = in_turn(|size| decide(&sets[size], call, &NoPast, START));
+    let medians: [_; RULES.len()] = in_turn(|size| decide(&sets[size], call, &History::default(), START));
     for (count, median) in RULES.into_iter().zip(medians) {
         print(&format!("a decision, {count} {what}"), medians[0], median, DECISION_MICROS);
     }

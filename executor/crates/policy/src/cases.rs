@@ -7,7 +7,7 @@
 mod tests;
 
 use crate::decide::Allowed;
-use crate::facts::{History, Past, Subject, Window};
+use crate::facts::{History, Window};
 use crate::rule_name::RuleName;
 use a2g_types::call::Door;
 use a2g_types::ident::{AgentDid, SecretName, ToolName, did_you_mean, excerpt};
@@ -23,9 +23,6 @@ use time::macros::datetime;
 
 /// The time of a case that names none: noon of a Monday, so that a rule about hours has a known answer.
 const DEFAULT_TIME: OffsetDateTime = datetime!(2026-01-05 12:00 UTC);
-/// The doors that a case can name.
-const DOORS: [Door; 8] =
-    [Door::A2g, Door::A2a, Door::A2e, Door::Mcp, Door::Nexus, Door::Sovereign, Door::Console, Door::Cli];
 
 /// The reason why a file of tests is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,40 +75,23 @@ pub struct Case {
     pub is_in_session: bool,
     /// The risk score from 0 to 100, and the names of the heuristics that match; `None`: as the governor assesses it.
     pub risk: Option<(u8, Vec<String>)>,
-    /// The past of the agent.
-    pub facts: CaseFacts,
+    /// The past of the agent, the same for every subject.
+    pub facts: History,
     /// What is expected.
     pub expected: Expected,
 }
 
-/// The past of an agent, the same for every subject.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CaseFacts(History);
-
-impl CaseFacts {
-    pub(crate) fn history_mut(&mut self) -> &mut History {
-        &mut self.0
-    }
-
-    /// What is not zero or empty.
-    fn to_table(&self) -> Map<String, Value> {
-        let History { calls, denials, same, written_bytes, succeeded, reached, read } = &self.0;
-        let windows =
-            [("calls", calls), ("denials", denials), ("same", same), ("written_bytes", written_bytes)];
-        let windows = windows.into_iter().filter(|(_, window)| **window != Window::default());
-        let windows = windows.map(|(name, Window { minute, hour, day })| {
-            (name, json!({ "minute": minute, "hour": hour, "day": day }))
-        });
-        let sets = [("succeeded", json!(succeeded)), ("reached", json!(reached)), ("read", json!(read))];
-        let sets = sets.into_iter().filter(|(_, set)| set.as_array().is_some_and(|set| !set.is_empty()));
-        windows.chain(sets).map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-}
-
-impl Past for CaseFacts {
-    fn history(&self, _agent: &AgentDid, _subject: Subject<'_>, _now: OffsetDateTime) -> History {
-        self.0.clone()
-    }
+/// The facts that are neither zero nor empty.
+fn facts_table(facts: &History) -> Map<String, Value> {
+    let History { calls, denials, same, written_bytes, succeeded, reached, read } = facts;
+    let windows = [("calls", calls), ("denials", denials), ("same", same), ("written_bytes", written_bytes)];
+    let windows = windows.into_iter().filter(|(_, window)| **window != Window::default());
+    let windows = windows.map(|(name, Window { minute, hour, day })| {
+        (name, json!({ "minute": minute, "hour": hour, "day": day }))
+    });
+    let sets = [("succeeded", json!(succeeded)), ("reached", json!(reached)), ("read", json!(read))];
+    let sets = sets.into_iter().filter(|(_, set)| set.as_array().is_some_and(|set| !set.is_empty()));
+    windows.chain(sets).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 impl Case {
@@ -139,7 +119,7 @@ impl Case {
         if let Some((score, threats)) = &self.risk {
             set("risk", json!({ "score": score, "threats": threats }));
         }
-        let facts = self.facts.to_table();
+        let facts = facts_table(&self.facts);
         if !facts.is_empty() {
             set("facts", facts.into());
         }
@@ -407,7 +387,7 @@ impl Default for WindowValue {
 impl From<WindowValue> for Window {
     fn from(value: WindowValue) -> Self {
         match value {
-            WindowValue::Each(count) => Self { minute: count, hour: count, day: count },
+            WindowValue::Each(count) => Self::of_each(count),
             WindowValue::Windows { minute, hour, day } => {
                 // What happened within a minute happened within the hour.
                 let within_hour = hour.unwrap_or(minute);
@@ -457,7 +437,7 @@ impl Case {
             parent,
             is_in_session: in_session,
             risk,
-            facts: CaseFacts(history),
+            facts: history,
             expected: Expected {
                 decision: table.expect,
                 rule: table.rule,
@@ -488,7 +468,7 @@ fn time_of(value: toml::Value) -> Result<OffsetDateTime, String> {
 }
 
 fn door_of(name: &str) -> Result<Door, String> {
-    let names = || DOORS.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let door = DOORS.into_iter().find(|door| door.to_string() == name);
-    door.ok_or_else(|| format!("`door` is `{}`, and there are {}", excerpt(name), names().join(", ")))
+    let names = || Door::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let door = Door::ALL.iter().copied().find(|door| door.to_string() == name);
+    door.ok_or_else(|| format!("`door` is `{}`, and there are {}", excerpt(name), names()))
 }

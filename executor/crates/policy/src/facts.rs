@@ -17,6 +17,14 @@ pub struct Window {
     pub day: u64,
 }
 
+impl Window {
+    /// A count of what has happened within the last minute, and nothing before it.
+    #[must_use]
+    pub fn of_each(count: u64) -> Self {
+        Self { minute: count, hour: count, day: count }
+    }
+}
+
 /// The past of an agent, from its calls of the last 24 hours. Calls in progress count as having done what they may do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
@@ -56,13 +64,10 @@ pub trait Past {
     fn history(&self, agent: &AgentDid, subject: Subject<'_>, now: OffsetDateTime) -> History;
 }
 
-/// A past in which nothing has happened.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoPast;
-
-impl Past for NoPast {
-    fn history(&self, _agent: &AgentDid, _subject: Subject<'_>, _now: OffsetDateTime) -> History {
-        History::default()
+/// The same past for every agent and subject. In that of `History::default()`, nothing has happened.
+impl Past for History {
+    fn history(&self, _agent: &AgentDid, _subject: Subject<'_>, _now: OffsetDateTime) -> Self {
+        self.clone()
     }
 }
 
@@ -77,8 +82,6 @@ pub struct CallFacts<'a> {
     pub arguments: &'a Map<String, Value>,
     /// The arguments that are presumably paths, absolute and without `.` and `..`.
     pub paths: Vec<String>,
-    /// The hosts of URLs in its arguments.
-    pub hosts: Vec<String>,
     /// The number of runs above the call.
     pub depth: u32,
     /// Its door; `None` if a governor is not told.

@@ -19,10 +19,10 @@ mod set;
 mod source;
 mod suggest;
 
-pub use cases::{Case, CaseError, CaseFacts, Coverage, DecisionWord, Expected, Observed, TestFile};
+pub use cases::{Case, CaseError, Coverage, DecisionWord, Expected, Observed, TestFile};
 pub use convert::{ConvertError, Surroundings, Thresholds, convert};
 pub use decide::{Allowed, Answer, Denied};
-pub use facts::{CallFacts, History, NoPast, Past, Subject, Window};
+pub use facts::{CallFacts, History, Past, Subject, Window};
 pub use ledger::{Admission, AdmittedCall, Done, EndedCall, Ledger, LedgerView, Possible};
 pub use rule_name::RuleName;
 pub use samples::{Sample, samples};

@@ -9,8 +9,8 @@
 #[cfg(test)]
 mod tests;
 
-use crate::cases::{Case, CaseFacts, DecisionWord, Expected};
-use crate::facts::Window;
+use crate::cases::{Case, DecisionWord, Expected};
+use crate::facts::{History, Window};
 use a2g_types::call::Door;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::tool::Descriptor;
@@ -131,7 +131,7 @@ fn plain_case(agent: &AgentDid, tool: &Descriptor, words: &Words) -> Case {
         depth: 0,
         is_in_session: false,
         risk: None,
-        facts: CaseFacts::default(),
+        facts: History::default(),
         expected: Expected {
             decision: DecisionWord::Allow,
             rule: None,
@@ -184,8 +184,7 @@ fn changes(tool: &Descriptor, words: &Words) -> Vec<Change> {
     let days = (0..7).map(|day| MONDAY + Duration::days(day) + Duration::hours(12));
     let times = hours.map(|hour| MONDAY + Duration::hours(hour)).chain(days).chain(words.times());
     let depths = numbers().filter_map(|number| u32::try_from(number).ok()).filter(|depth| *depth <= 16);
-    let doors = [Door::A2a, Door::A2e, Door::Mcp, Door::Nexus, Door::Sovereign, Door::Console, Door::Cli];
-    let doors = doors.into_iter().filter(|door| words.texts.contains(&door.to_string()));
+    let doors = Door::ALL.iter().copied().filter(|door| words.texts.contains(&door.to_string()));
     let owned = |kind: &'static str| words.of(kind).map(str::to_owned);
     arguments
         .chain(counts)
@@ -204,24 +203,23 @@ fn changes(tool: &Descriptor, words: &Words) -> Vec<Change> {
 
 impl Change {
     fn apply(&self, case: &mut Case) {
-        let each = |count: u64| Window { minute: count, hour: count, day: count };
-        let history = case.facts.history_mut();
+        let facts = &mut case.facts;
         match self {
             Self::Argument(name, value) => {
                 case.arguments.insert(name.clone(), value.clone());
             }
-            Self::Calls(count) => history.calls = each(*count),
-            Self::Denials(count) => history.denials = each(*count),
-            Self::Same(count) => history.same = each(*count),
-            Self::WrittenBytes(count) => history.written_bytes = each(*count),
+            Self::Calls(count) => facts.calls = Window::of_each(*count),
+            Self::Denials(count) => facts.denials = Window::of_each(*count),
+            Self::Same(count) => facts.same = Window::of_each(*count),
+            Self::WrittenBytes(count) => facts.written_bytes = Window::of_each(*count),
             Self::Succeeded(tool) => {
-                history.succeeded.insert(tool.clone());
+                facts.succeeded.insert(tool.clone());
             }
             Self::Reached(host) => {
-                history.reached.insert(host.clone());
+                facts.reached.insert(host.clone());
             }
             Self::Read(folder) => {
-                history.read.insert(folder.clone());
+                facts.read.insert(folder.clone());
             }
             Self::Risk(score) => case.risk.get_or_insert_default().0 = *score,
             Self::Threat(name) => case.risk.get_or_insert_default().1.push(name.clone()),

@@ -30,6 +30,11 @@ pub enum Door {
     Cli,
 }
 
+impl Door {
+    /// Every door.
+    pub const ALL: &[Self] = Self::VARIANTS;
+}
+
 impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -16,10 +16,9 @@ pub use trial::{Trial, TrialOutcome, risk_of};
 
 use super::decide::{Demand, Setting, decide_under, denial};
 use super::policy_set::LoadedPolicy;
-use super::risk::{self, urls_in};
+use super::risk;
 use crate::arguments::{ArgumentRole, Arguments};
 use crate::rule::{NormalizedText, normalize};
-use a2g_capability::Host;
 use a2g_policy::{
     Allowed, Answer, CallFacts, CedarSet, CompiledPolicies, Denied, Past, PolicySources, RuleInfo, RuleName,
 };
@@ -326,7 +325,6 @@ fn facts<'a>(
     text: Option<&'a str>,
     setting: &Setting<'_>,
 ) -> CallFacts<'a> {
-    let hosts = urls_in(arguments).filter_map(|url| Host::parse(url.host_str()?).ok());
     let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
     let longest = sent.map(|text| text.text.len()).max().unwrap_or_default();
     let (depth, parent) = parent_of(call);
@@ -335,7 +333,6 @@ fn facts<'a>(
         tool: &call.tool,
         arguments: &call.arguments,
         paths: arguments.paths().filter_map(normalize).filter(|path| path.starts_with('/')).collect(),
-        hosts: hosts.map(|host| host.to_string()).collect(),
         depth,
         // A governor that does not know its executors sees its own door only.
         door: setting.open.map(|_| call.door),

@@ -18,7 +18,7 @@ fn only(text: &str) -> Case {
 fn a_case_has_known_defaults() {
     let case = only(MINIMAL);
     assert_eq!((case.at, case.door, case.depth, case.parent), (DEFAULT_TIME, Door::A2g, 0, None));
-    assert_eq!((case.facts, case.risk, case.arguments.len()), (CaseFacts::default(), None, 0));
+    assert_eq!((case.facts, case.risk, case.arguments.len()), (History::default(), None, 0));
 }
 
 #[test]
@@ -49,7 +49,7 @@ read = ["/workspace/secrets"]
     assert_eq!((case.at, case.door), (datetime!(2026-12-01 09:30 UTC), Door::Mcp));
     assert_eq!((case.depth, case.is_in_session), (1, true));
     assert_eq!(case.risk, Some((75, vec!["private_key".to_owned()])));
-    let history = case.facts.history(&case.agent, Subject::Host("x"), case.at);
+    let history = &case.facts;
     assert_eq!(history.calls, Window { minute: 3, hour: 3, day: 3 });
     assert_eq!(history.same, Window { minute: 1, hour: 19, day: 19 });
     assert_eq!(history.succeeded, BTreeSet::from([ToolName::parse("check").unwrap()]));

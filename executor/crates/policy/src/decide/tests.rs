@@ -1,7 +1,7 @@
 //! Decisions, from the text of policies to the rule of a tool.
 
 use super::*;
-use crate::facts::{History, NoPast, Window};
+use crate::facts::{History, Window};
 use crate::schema::tests::{file_tool, tool};
 use crate::source::{PolicyFile, PolicySources};
 use a2g_capability::HostClaims;
@@ -68,7 +68,6 @@ fn with_facts<T>(name: &str, arguments: &Value, then: impl FnOnce(CallFacts<'_>)
         tool: &tool,
         arguments,
         paths: path.map(str::to_owned).into_iter().collect(),
-        hosts: Vec::new(),
         depth: 0,
         door: Some(Door::Mcp),
         is_in_session: false,
@@ -86,7 +85,7 @@ fn decide_after(past: &dyn Past, set: &CedarSet, name: &str, arguments: &Value) 
 }
 
 fn decide(set: &CedarSet, name: &str, arguments: &Value) -> Answer {
-    decide_after(&NoPast, set, name, arguments)
+    decide_after(&History::default(), set, name, arguments)
 }
 
 #[track_caller]
@@ -169,7 +168,7 @@ permit(principal, action == Action::"sum", resource);
 permit(principal, action == Action::"reach", resource in Host::"a.com");
 forbid(principal, action == Action::"reach", resource) when { context.history.same.hour * 9223372036854775807 < 0 };
 "#;
-    let past = |hour| Fake(move |_subject: Subject<'_>| History { same: hours(hour), ..History::default() });
+    let past = |hour| History { same: hours(hour), ..History::default() };
     for (text, name, arguments, hour, rule) in [
         (call, "sum", json!({ "n": 1 }), 0, None),
         (call, "sum", json!({ "n": 2 }), 0, Some("a.cedar:1")),
@@ -470,21 +469,19 @@ permit(principal, action == Action::"use_secret", resource == Secret::"github");
         let Allowed { network, rule, .. } = allowed(fetch(past));
         (network.allowed_domains.unwrap().len(), rule.secrets.unwrap().len())
     };
-    let reason = denied(fetch(&NoPast)).reason;
+    let reason = denied(fetch(&History::default())).reason;
     assert!(reason.contains("`a.cedar:5` forbids"), "{reason}");
-    assert_eq!(found(&Fake(|_: Subject<'_>| checked())), (2, 1));
-    let often = Fake(|_: Subject<'_>| History { calls: hours(5), ..checked() });
+    assert_eq!(found(&checked()), (2, 1));
+    let often = History { calls: hours(5), ..checked() };
     assert!(denied(fetch(&often)).reason.contains("the conditions of `a.cedar:1` are not met"));
     let host = Fake(|subject: Subject<'_>| {
         let same = hours(if subject == Subject::Host("example.com") { 20 } else { 0 });
         History { same, ..checked() }
     });
     assert_eq!(found(&host), (0, 1));
-    let secret =
-        Fake(|_: Subject<'_>| History { read: BTreeSet::from(["/w/secrets".to_owned()]), ..checked() });
+    let secret = History { read: BTreeSet::from(["/w/secrets".to_owned()]), ..checked() };
     assert_eq!(found(&secret), (0, 1));
-    let reached =
-        Fake(|_: Subject<'_>| History { reached: BTreeSet::from(["example.com".to_owned()]), ..checked() });
+    let reached = History { reached: BTreeSet::from(["example.com".to_owned()]), ..checked() };
     assert_eq!(found(&reached), (2, 0));
 
     // A call counts as having read what it is granted itself.
@@ -501,7 +498,9 @@ fn a_text_that_is_not_computed_is_no_empty_text() {
 "#,
     );
     let decide = |text| {
-        with_facts("sum", &json!({ "n": 1 }), |facts| set.decide(&CallFacts { text, ..facts }, &NoPast))
+        with_facts("sum", &json!({ "n": 1 }), |facts| {
+            set.decide(&CallFacts { text, ..facts }, &History::default())
+        })
     };
     assert!(denied(decide(None)).reason.contains("context.text"));
     allowed(decide(Some("ls")));
@@ -517,16 +516,16 @@ permit(principal, action, resource in Host::"a.com");
 permit(principal, action, resource == Secret::"github");
 "#,
     );
-    let full = Fake(|_: Subject<'_>| History {
+    let full = History {
         calls: Window { minute: 1, hour: 2, day: u64::MAX },
         succeeded: BTreeSet::from([ToolName::parse("sum").unwrap()]),
         reached: BTreeSet::from(["a.com".to_owned()]),
         read: BTreeSet::from(["/w".to_owned(), "/gone".to_owned()]),
         ..History::default()
-    });
+    };
     let parent = Some(ToolName::parse("run").unwrap());
     let threats = BTreeSet::from(["a threat".to_owned()]);
-    let pasts: [&dyn Past; 2] = [&NoPast, &full];
+    let pasts: [&dyn Past; 2] = [&History::default(), &full];
     for (past, parent, threats) in [(pasts[0], None, BTreeSet::new()), (pasts[1], parent, threats)] {
         with_facts("sum", &json!({ "n": 1 }), |facts| {
             let facts = CallFacts { parent, threats, depth: 1, ..facts };

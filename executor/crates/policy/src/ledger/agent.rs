@@ -3,7 +3,7 @@
 use super::ended::Done;
 use super::possible::Possible;
 use super::reach::{Folders, HostLiteral, Hosts, LiteralNames};
-use super::series::{DAY, Keyed, MAX_KEYS, Second, Series, in_each_window, is_recent, sum};
+use super::series::{DAY, Keyed, MAX_KEYS, Second, Series, is_recent, sum};
 use crate::facts::{History, Subject, Window};
 use a2g_types::ident::{IntentId, SecretName, ToolName};
 use std::collections::BTreeMap;
@@ -226,10 +226,10 @@ impl Agent {
         let reached = hosts.iter().filter(|(_, host)| is_reached(host));
         let succeeded = self.succeeded.iter().filter(|(_, at)| is_recent(**at, now));
         History {
-            calls: sum(self.calls.window(now), in_each_window(count(open.clone().count()))),
+            calls: sum(self.calls.window(now), Window::of_each(count(open.clone().count()))),
             denials: self.denials.window(now),
             same: Window::default(),
-            written_bytes: sum(self.written_bytes.window(now), in_each_window(may_write)),
+            written_bytes: sum(self.written_bytes.window(now), Window::of_each(may_write)),
             succeeded: succeeded.map(|(tool, _)| tool.clone()).collect(),
             reached: reached.map(|(text, _)| text.clone()).collect(),
             read: folders.iter().filter(|folder| is_read(folder)).cloned().collect(),
@@ -266,7 +266,7 @@ impl Agent {
                 }),
             ),
         };
-        sum(ended, in_each_window(open))
+        sum(ended, Window::of_each(open))
     }
 
     /// The number of keys of hosts, and of calls in progress.

@@ -133,11 +133,6 @@ pub(super) fn sum(one: Window, other: Window) -> Window {
     }
 }
 
-/// A count that is in every window.
-pub(super) fn in_each_window(count: u64) -> Window {
-    Window { minute: count, hour: count, day: count }
-}
-
 /// The series of the keys of one kind. Beyond [`MAX_KEYS`], a new key counts as the one that stands for every subject: an
 /// agent that makes up names is counted too often rather than not at all.
 #[derive(Debug)]

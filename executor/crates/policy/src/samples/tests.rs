@@ -54,7 +54,7 @@ fn calls_vary_what_the_policies_name() {
     let paths = paths.collect::<BTreeSet<_>>();
     assert!(["/w/a", "/w", ".md", OTHER_PATH].iter().all(|path| paths.contains(path)), "{paths:?}");
     let both = made.iter().any(|sample| {
-        sample.changes == 2 && sample.case.risk.is_some() && sample.case.facts != CaseFacts::default()
+        sample.changes == 2 && sample.case.risk.is_some() && sample.case.facts != History::default()
     });
     assert!(both, "two changes at once");
     assert_eq!(made.first().map(|sample| sample.changes), Some(0), "the plain call is the first");
