@@ -128,16 +128,16 @@ impl Case {
     }
 }
 
-/// A decision, as a case names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// A decision, as a case names it. A greater one allows more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecisionWord {
-    /// The call may run, perhaps under conditions.
-    Allow,
-    /// It never runs.
+    /// The call never runs.
     Deny,
     /// It waits for a person.
     Escalate,
+    /// It may run, perhaps under conditions.
+    Allow,
 }
 
 impl From<Decision> for DecisionWord {

@@ -61,7 +61,7 @@ pub(super) fn compare(
     let widened = made.into_iter().filter_map(|sample| {
         let [before, after] = [old, new].map(|set| decide(set, &sample.case, &areas));
         // A call that was refused, and is not, says more than one that gets more.
-        let is_allowed_alike = rank(&before) == rank(&after);
+        let is_allowed_alike = word(&before) == word(&after);
         Some((is_allowed_alike, Widened { what: more(&before, &after)?, sample }))
     });
     let smallest = widened.min_by_key(|(is_allowed_alike, widened)| {
@@ -76,21 +76,16 @@ pub(super) fn show(widened: &Widened, count: usize) {
     print(widened.sample.case.to_toml().trim_end());
 }
 
-/// How much a decision allows: nothing, after a person's approval, or at once.
-fn rank(outcome: &TrialOutcome) -> u8 {
-    match DecisionWord::from(outcome.verdict.decision) {
-        DecisionWord::Deny => 0,
-        DecisionWord::Escalate => 1,
-        DecisionWord::Allow => 2,
-    }
+fn word(outcome: &TrialOutcome) -> DecisionWord {
+    outcome.verdict.decision.into()
 }
 
 /// What a decision allows that another one does not.
 fn more(before: &TrialOutcome, after: &TrialOutcome) -> Option<String> {
-    let word = |outcome: &TrialOutcome| DecisionWord::from(outcome.verdict.decision);
-    if rank(after) != rank(before) {
-        let changed = || format!("the decision was {}, and is {}", word(before), word(after));
-        return (rank(after) > rank(before)).then(changed);
+    let was = word(before);
+    let is = word(after);
+    if is != was {
+        return (is > was).then(|| format!("the decision was {was}, and is {is}"));
     }
     let (one, other) = before.granted.as_deref().zip(after.granted.as_deref())?;
     more_files(before, after)

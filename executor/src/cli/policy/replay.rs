@@ -69,7 +69,7 @@ pub(super) struct Summary {
     /// The number of calls with the same decision.
     pub(super) alike: u64,
     /// The others: what was decided, what would be, and the rules that would.
-    pub(super) flips: BTreeMap<(String, String, String), Counted>,
+    pub(super) flips: BTreeMap<(DecisionWord, DecisionWord, String), Counted>,
     /// Calls that cannot be replayed, by the reason.
     pub(super) unknown: BTreeMap<&'static str, Counted>,
     /// The number of receipts that were pruned, at any time.
@@ -251,8 +251,7 @@ impl Summary {
             [only] => only.to_string(),
             [first, others @ ..] => format!("{first} and {} more", others.len()),
         };
-        let key = (was.to_string(), would_be.to_string(), rules);
-        self.flips.entry(key).or_default().add(Some(intent));
+        self.flips.entry((was, would_be, rules)).or_default().add(Some(intent));
     }
 
     /// The number of calls that would be decided otherwise.
@@ -268,8 +267,8 @@ impl Summary {
         if !self.flips.is_empty() {
             let mut listing = Listing::new(&["calls", "was", "would be", "by", "intents"]);
             for ((was, would_be, rules), counted) in &self.flips {
-                let cells = [was, would_be, rules].map(text);
-                listing.row([text(counted.count)].into_iter().chain(cells).chain([text(counted.intents())]));
+                let cells = [text(counted.count), text(was), text(would_be), text(rules)];
+                listing.row(cells.into_iter().chain([text(counted.intents())]));
             }
             listing.show(std::io::stdout());
         }

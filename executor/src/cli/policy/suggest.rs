@@ -88,7 +88,9 @@ fn show_difference(
         note("not compared with the policies in force, which are not in Cedar (`policy convert`)");
         return Ok(());
     };
-    let current = workplace.sources(Some(folder))?;
+    let mut current = workplace.sources(Some(folder))?;
+    // What is only observed is not in force.
+    current.files.retain(|file| !workplace.config.observe.contains(&file.name));
     let current_set = workplace.compile(&current)?;
     let (count, found) = diff::compare(workplace, [&current, suggested], &current_set, set, calls);
     match found {
@@ -171,13 +173,8 @@ fn add_files(
         used.scope.extend(filesystem.iter().map(|area| area.pattern.clone()));
     }
     let roots = filesystem.iter().filter_map(|area| Tree::parse_path(&area.path).ok()).collect::<Vec<_>>();
-    let mut texts = Vec::new();
-    if let Some(StoredArguments::Kept { arguments, .. }) =
-        started.arguments.as_ref().map(|row| &row.arguments)
-    {
-        arguments.values().for_each(|value| collect_texts(value, &mut texts));
-    }
-    let named = texts.iter().filter_map(|text| folder_of(text, &roots)).collect::<BTreeSet<_>>();
+    let named = texts_of(started).into_iter().filter_map(|text| folder_of(text, &roots));
+    let named = named.collect::<BTreeSet<_>>();
     if named.is_empty() {
         used.grants_all_paths |= !roots.is_empty();
     }
@@ -206,6 +203,17 @@ fn folder_of(text: &str, roots: &[Tree]) -> Option<String> {
     Some(if root.contains(above) { above.to_owned() } else { root.path().to_owned() })
 }
 
+/// All texts in the arguments of a call; none if these were not kept.
+fn texts_of(started: &StartedCall) -> Vec<&str> {
+    let mut texts = Vec::new();
+    if let Some(StoredArguments::Kept { arguments, .. }) =
+        started.arguments.as_ref().map(|row| &row.arguments)
+    {
+        arguments.values().for_each(|value| collect_texts(value, &mut texts));
+    }
+    texts
+}
+
 fn collect_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
     match value {
         Value::String(text) => texts.push(text),
@@ -218,16 +226,9 @@ fn collect_texts<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
 fn add_network(used: &mut ToolUse, started: &StartedCall, receipt: &Receipt) {
     let Some(network) = &receipt.outcome.usage.network_used else { return };
     let NetworkUsage { contacted, secrets, requests_per_minute, .. } = network;
-    let mut texts = contacted.iter().map(|contact| contact.authority.as_str()).collect::<Vec<_>>();
+    let contacted = contacted.iter().map(|contact| contact.authority.as_str());
     // A URL in arguments is compared with the hosts, even if nothing was sent.
-    if let Some(StoredArguments::Kept { arguments, .. }) =
-        started.arguments.as_ref().map(|row| &row.arguments)
-    {
-        let mut found = Vec::new();
-        arguments.values().for_each(|value| collect_texts(value, &mut found));
-        texts.extend(found.into_iter().filter(|text| text.contains("://")));
-    }
-    used.hosts.extend(texts.into_iter().filter_map(host_of));
+    used.hosts.extend(contacted.chain(texts_of(started)).filter_map(host_of));
     let sent = secrets.iter().filter(|used| used.uses > 0);
     used.secrets.extend(sent.map(|used| used.name.clone()));
     let rate =
@@ -235,7 +236,7 @@ fn add_network(used: &mut ToolUse, started: &StartedCall, receipt: &Receipt) {
     used.max_requests_per_minute = [used.max_requests_per_minute, rate].into_iter().flatten().min();
 }
 
-/// The host of a URL or an authority, as policies write it.
+/// The host of a URL, as policies write it; `None` for another text.
 fn host_of(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("://")?;
     let authority = rest.split(['/', '?', '#', ' ', '"', '\'']).next()?;
