@@ -17,7 +17,7 @@
 //! places, so that agents who may do nothing keep out nobody.
 //!
 //! Folders and hosts are kept as they were granted and contacted, and compared with the literals of a set of policies at
-//! each look-up: another set, as after a restart, in a replay, or a watched one, reads the same past.
+//! each look-up: another set, as after a restart, in a replay, or an observed one, reads the same past.
 
 mod agent;
 mod ended;

@@ -101,12 +101,12 @@ pub struct RuleInfo<'a> {
     pub text: &'a str,
 }
 
-/// A set of policies that decides, and sets that are only watched.
+/// A set of policies that decides, and sets that are only observed.
 #[derive(Debug)]
 pub struct CompiledPolicies {
-    /// The policies of all files that are not watched.
+    /// The policies of all files that are not observed.
     pub enforced: CedarSet,
-    /// For each watched file, its name and the set that would decide if it were enforced too.
+    /// For each observed file, its name and the set that would decide if it were enforced too.
     pub observed: Vec<(String, CedarSet)>,
 }
 
@@ -120,16 +120,12 @@ impl CompiledPolicies {
         observe: &[String],
         tools: impl IntoIterator<Item = &'a Descriptor>,
     ) -> Result<Self, PolicyError> {
-        if let Some(missing) =
-            observe.iter().find(|name| !sources.files.iter().any(|file| file.name == **name))
-        {
-            return Err(PolicyError::NoSuchFile { file: missing.clone() });
-        }
+        sources.check_observed(observe)?;
         let tools = tools.into_iter().collect::<Vec<_>>();
-        // Of two watched files, each is compared with what is enforced, and not with the other.
-        let with = |watched: Option<&str>| {
+        // Of two observed files, each is compared with what is enforced, and not with the other.
+        let with = |own: Option<&str>| {
             CedarSet::compile(
-                &sources.filtered(|name| Some(name) == watched || !observe.iter().any(|other| other == name)),
+                &sources.filtered(|name| Some(name) == own || !observe.iter().any(|other| other == name)),
                 tools.iter().copied(),
             )
         };

@@ -67,11 +67,12 @@ pub enum PolicyError {
         /// Their maximum number.
         max: usize,
     },
-    /// A file that is watched is not among the files.
+    /// A file that is to be observed is not among the files.
     #[error(
-        "`governor.observe` has `{file}`, which is not a `*.cedar` file of the policy folder; correct the name"
+        "`governor.observe` names `{file}`, which is no `*.cedar` file of the policy folder; correct the name, or \
+         remove it"
     )]
-    NoSuchFile {
+    NotObservable {
         /// The name.
         file: String,
     },
@@ -203,6 +204,18 @@ impl PolicySources {
     #[must_use]
     pub fn has_cedar(dir: &Path) -> bool {
         names(dir).is_ok_and(|names| names.iter().any(|name| has_extension(name, "cedar")))
+    }
+
+    /// Checks that files can be observed.
+    ///
+    /// # Errors
+    /// [`PolicyError::NotObservable`] for a name that is not among the files.
+    pub fn check_observed(&self, names: &[String]) -> Result<(), PolicyError> {
+        let is_absent = |name: &&String| !self.files.iter().any(|file| file.name == **name);
+        match names.iter().find(is_absent) {
+            Some(name) => Err(PolicyError::NotObservable { file: name.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The same with only some of the files.

@@ -196,9 +196,10 @@ impl CedarPolicies {
         let in_force = self.in_force.load_full();
         let counts = self.counts.lock();
         let enforced = in_force.iter().flat_map(|in_force| in_force.policies.enforced.rules());
-        let watched = in_force.iter().flat_map(|in_force| &in_force.policies.observed);
-        // A watched set has the rules that are enforced, too.
-        let watched = watched.flat_map(|(file, set)| set.rules().filter(move |rule| rule.name.file == *file));
+        let observed = in_force.iter().flat_map(|in_force| &in_force.policies.observed);
+        // An observed set has the rules that are enforced, too.
+        let observed =
+            observed.flat_map(|(file, set)| set.rules().filter(move |rule| rule.name.file == *file));
         let listed = |is_observed: bool| {
             let decided = |name: &RuleName| counts.rules.get(name).copied().unwrap_or_default();
             move |rule: RuleInfo<'_>| ListedRule {
@@ -209,7 +210,7 @@ impl CedarPolicies {
                 decided: decided(rule.name),
             }
         };
-        let mut rules = enforced.map(listed(false)).chain(watched.map(listed(true))).collect::<Vec<_>>();
+        let mut rules = enforced.map(listed(false)).chain(observed.map(listed(true))).collect::<Vec<_>>();
         rules.sort_by(|one, other| one.name.cmp(&other.name));
         let of_file = |file: &String| (file.clone(), counts.observed.get(file).copied().unwrap_or_default());
         PolicyOverview {

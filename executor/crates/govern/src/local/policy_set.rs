@@ -40,20 +40,9 @@ pub enum PolicyFileError {
         /// The folder.
         path: PathBuf,
     },
-    /// Policies in Cedar that cannot be read, or are mixed with policies in JSON.
+    /// Policies in Cedar that are refused before they are compiled.
     #[error(transparent)]
     Cedar(#[from] PolicyError),
-    /// A file is to be observed that is not a policy in Cedar of the folder.
-    #[error(
-        "`governor.observe` names `{file}`, and `{}` has no such policy file in Cedar: correct the name, or remove it",
-        path.display()
-    )]
-    NotObservable {
-        /// The folder.
-        path: PathBuf,
-        /// The name of the file.
-        file: String,
-    },
     /// A file is to be observed without policies in Cedar.
     #[error(
         "`governor.observe` names `{file}`, and only policies in Cedar can be observed: let `governor.policies` name a \
@@ -186,7 +175,7 @@ impl PolicySet {
     /// recorded.
     ///
     /// # Errors
-    /// Also [`PolicyFileError::NotObservable`] and [`PolicyFileError::ObservesJson`].
+    /// Also [`PolicyError::NotObservable`] and [`PolicyFileError::ObservesJson`].
     ///
     /// # Ambient Authority
     /// Reads a folder that the operator names.
@@ -218,10 +207,7 @@ impl PolicySet {
     }
 
     fn of_cedar(path: PathBuf, sources: PolicySources, observe: &[String]) -> Result<Self, PolicyFileError> {
-        let is_absent = |name: &&String| !sources.files.iter().any(|file| file.name == **name);
-        if let Some(file) = observe.iter().find(is_absent) {
-            return Err(PolicyFileError::NotObservable { path, file: file.clone() });
-        }
+        sources.check_observed(observe)?;
         Ok(Self(Kind::Cedar(Arc::new(CedarPolicies::new(path, sources, observe.to_vec())))))
     }
 

@@ -81,7 +81,7 @@ impl Scope {
         }
     }
 
-    /// The folder that the scope compares with `==`, if it does.
+    /// `true` if the scope compares the resource with a folder by `==`.
     pub(super) fn is_equal_to_folder(&self, types: &EntityTypes) -> bool {
         match &self.resource {
             ResourceConstraint::Eq(uid) => types.kind(uid) == Some(EntityKind::Folder),

@@ -366,7 +366,7 @@ forbid(principal, action, resource);"#;
 }
 
 #[test]
-fn a_watched_file_is_added_to_what_is_enforced_and_to_nothing_else() {
+fn an_observed_file_is_added_to_what_is_enforced_and_to_nothing_else() {
     let permit = "permit(principal, action in Action::\"call\", resource);";
     let text = "permit(principal, action == Action::\"fetch\", resource) when { context.text like \"*a*\" };";
     let sources = sources(&[("a.cedar", permit), ("b.cedar", text), ("c.cedar", permit)], None);
