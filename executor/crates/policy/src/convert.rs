@@ -11,16 +11,15 @@
 //! thresholds ───────────▶ a forbid, and one permit with `@escalate` for each policy
 //! ```
 
-pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
 
+use crate::rule_text::{RuleText, any_of, quoted};
 use crate::schema::action_name;
 use a2g_capability::{Area, Host, HostError, HostPattern, ScopeError, Tree};
 use a2g_types::ident::{AgentDid, SecretName, ToolName};
 use a2g_types::tool::{CallTargets, DeclaredFilesystem, Descriptor};
 use a2g_types::verdict::{NetworkRule, Policy, ToolRule};
-use rules::{RuleText, any_of, quoted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The output limit of a call under conditions, as the decision by policies in JSON has it.

@@ -13,6 +13,7 @@ mod decide;
 mod facts;
 mod ledger;
 mod rule_name;
+mod rule_text;
 mod samples;
 mod schema;
 mod set;

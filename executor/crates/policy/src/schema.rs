@@ -3,6 +3,7 @@
 //! There is one way in: the text of the schema. It is made from the catalogue, or read from the file of a governor that
 //! has none, so both decide alike.
 
+use crate::rule_text::quoted;
 use crate::source::{PolicyError, SCHEMA_FILE, describe};
 use a2g_types::ident::ToolName;
 use a2g_types::tool::{DeclaredFilesystem, Descriptor};
@@ -323,11 +324,6 @@ fn member_name(name: &str) -> String {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !RESERVED.contains(&name);
     if is_identifier { name.to_owned() } else { quoted(name) }
-}
-
-/// A string literal of Cedar.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", EntityId::new(text).escaped())
 }
 
 /// A schema, parsed.

@@ -1,6 +1,6 @@
 //! The smallest policies for what an agent has used.
 
-use crate::convert::rules::{RuleText, any_of, quoted};
+use crate::rule_text::{RuleText, any_of, quoted};
 use crate::schema::action_name;
 use a2g_types::ident::{AgentDid, SecretName, ToolName};
 use a2g_types::limit::{ClaimedLimits, FileEffects};
