@@ -53,8 +53,8 @@ executor is killed and another one restarted. An intent whose connection broke
 is repeated at another executor. Then it shows that no intent ran twice, and
 that each has one answer and one report.
 
-With `policy`, new rules in Cedar first watch the calls of an agent. A person
-tests them, replays the calls, compares the rules with those of before, and gets
+With `policy`, new rules in Cedar are first only observed. A person tests them,
+replays the calls of an agent, compares the rules with those of before, and gets
 the smallest policy of what was used. Then they decide: an agent that has read a
 secret changes no file, also after a restart, and of eight calls that are sent
 at once, three run.

@@ -223,11 +223,11 @@ impl Drop for Server {
     }
 }
 
-/// The URL in the complete line `… listens on URL…`.
+/// The URL in the complete line `… listens on URL…`, or in a line of JSON with this text.
 fn find_url(log: &str) -> Option<&str> {
     let (complete, _) = log.rsplit_once('\n')?;
     let (_, rest) = complete.split_once(" listens on ")?;
-    rest.split_whitespace().next()
+    rest.split(|letter: char| letter.is_whitespace() || letter == '"').next()
 }
 
 /// The address in a URL with a path.
@@ -245,6 +245,8 @@ mod tests {
         let log = "INFO ready\na2g-executor listens on http://127.0.0.1:80/jsonrpc with 9 tools\n";
         assert_eq!(find_url(log), Some("http://127.0.0.1:80/jsonrpc"));
         assert_eq!(find_url(log).and_then(parse_address), Some(([127, 0, 0, 1], 80).into()));
+        let line = "{\"message\":\"a2g-executor listens on http://127.0.0.1:80/jsonrpc\",\"tools\":9}\n";
+        assert_eq!(find_url(line), Some("http://127.0.0.1:80/jsonrpc"));
         assert_eq!(find_url(log.trim_end()), None, "an incomplete line");
         let folder = tempfile::tempdir().unwrap();
         let ended = Server::start("executor", Command::new("false"), folder.path().join("log"), "");

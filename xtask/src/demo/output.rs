@@ -141,7 +141,8 @@ pub(super) fn print_left_out(number: usize, title: &str, missing: &str) {
     print_note(&format!("left out: {missing}, which makes this tool, could not be installed here"), YELLOW);
 }
 
-fn print_note(text: &str, style: anstyle::Style) {
+/// Prints a text below what it is about.
+pub(super) fn print_note(text: &str, style: anstyle::Style) {
     for line in textwrap::wrap(text, textwrap::Options::new(WIDTH - NOTE_INDENT).break_words(false)) {
         anstream::println!("{:NOTE_INDENT$}{style}{line}{style:#}", "");
     }

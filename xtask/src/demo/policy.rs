@@ -1,8 +1,8 @@
-//! `demo policy`: new rules watch, are tested, replayed and compared, and then decide.
+//! `demo policy`: new rules are observed, tested, replayed and compared, and then decide.
 //!
 //! ```text
-//! agent ── calls ──▶ executor: base.cedar decides, secrets.cedar watches ── receipts ──▶ journal
-//! person ── policy test, replay, diff, suggest ──────────────────────────────────────────┘
+//! agent ── calls ──▶ executor: base.cedar decides, secrets.cedar is observed ── receipts ──▶ journal
+//! person ── policy test, replay, diff, suggest ─────────────────────────────────────────────┘
 //! agent ── calls ──▶ executor: both decide, and the facts are those of before the restart
 //! ```
 //! Every printed figure comes from the answers of the executor, or from its commands.
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, at, text};
 use super::fixture::{Ended, Server};
-use super::output::{check, outcome, print_command, print_heading, reason, verdict};
+use super::output::{check, outcome, print_command, print_heading, print_note, reason, verdict};
 use crate::run::{self, FAINT, Workspace};
 use crate::tools;
 use fixture::{AGENT, Fixture, Mode, OBSERVED, SECRET};
@@ -45,10 +45,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 fn take_steps(fixture: &Fixture) -> Result<()> {
-    print_heading("1. base.cedar decides, and secrets.cedar watches");
+    print_heading("1. base.cedar decides, and secrets.cedar is observed");
     let mut executor = fixture.start_executor(Mode::Observe)?;
-    let watched = watch(Client(executor.address));
-    end(&mut executor, watched)?;
+    let taken = observe(Client(executor.address));
+    end(&mut executor, taken)?;
 
     print_heading("2. The new rules pass their tests");
     let tested = succeed(fixture, &["test", "policies/secrets.cedar"])?;
@@ -61,7 +61,7 @@ fn take_steps(fixture: &Fixture) -> Result<()> {
     let replayed = succeed(fixture, &["replay", "--since", "1h"])?;
     check(
         replayed.contains(AFTER_SECRET) && replayed.contains("1 otherwise"),
-        "one call flips, by the rule that watched it",
+        "one call flips, by the rule that was observed",
     )?;
 
     print_heading("4. What they grant that was not granted before");
@@ -93,14 +93,14 @@ fn end(executor: &mut Server, taken: Result<()>) -> Result<()> {
     executor.stop()
 }
 
-/// Calls of which the last one would be denied by a rule that watches.
-fn watch(executor: Client) -> Result<()> {
+/// Calls of which the last one would be denied by an observed rule.
+fn observe(executor: Client) -> Result<()> {
     let before = write(executor)?;
     let read = call(executor, "read_file", &json!({ "path": SECRET }))?;
     let after = write(executor)?;
     check(
         [&before, &read, &after].iter().all(|answer| outcome(answer) == "SUCCESS"),
-        "all three calls ran: a file that watches changes no outcome",
+        "all three calls ran: an observed file changes no outcome",
     )?;
     check(
         observed(&before) != "DENIED" && observed(&after) == "DENIED",
@@ -144,18 +144,21 @@ fn call(executor: Client, tool: &str, arguments: &Value) -> Result<Value> {
     let path = text(arguments, "/path");
     let rules = at(&answer, "/result/decided_by").as_array().map_or(&[][..], Vec::as_slice);
     let rules = rules.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
-    anstream::println!("  {tool:<11} {path:<24} {:<8} {FAINT}{rules}{FAINT:#}", verdict(&answer));
+    anstream::println!("  {tool:<14}  {path:<27}  {}", verdict(&answer));
+    if !rules.is_empty() {
+        print_note(&rules, FAINT);
+    }
     let decision = observed(&answer);
     if !decision.is_empty() {
-        anstream::println!("  {:<36} {FAINT}{OBSERVED} would say {decision}{FAINT:#}", "");
+        print_note(&format!("{OBSERVED} would say {decision}"), FAINT);
     }
     if outcome(&answer) != "SUCCESS" {
-        anstream::println!("  {FAINT}{}{FAINT:#}", reason(&answer)?);
+        print_note(&reason(&answer)?, FAINT);
     }
     Ok(answer)
 }
 
-/// The decision of the file that watches; empty if the verdict has none.
+/// The decision of the observed file; empty if the verdict has none.
 fn observed(answer: &Value) -> &str {
     let all = at(answer, "/result/observed").as_array().map_or(&[][..], Vec::as_slice);
     all.iter().find(|one| text(one, "/file") == OBSERVED).map_or("", |one| text(one, "/decision"))

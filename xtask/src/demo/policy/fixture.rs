@@ -10,10 +10,11 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::demo::fixture::{Ended, Server};
+use crate::demo::output::WIDTH;
 use crate::run::Workspace;
 
 pub(super) const AGENT: &str = "did:a2g:agent:1.0:demo";
-/// The file that first watches.
+/// The file that is first observed.
 pub(super) const OBSERVED: &str = "secrets.cedar";
 /// The secret, as tools know it.
 pub(super) const SECRET: &str = "/workspace/secrets/key.txt";
@@ -81,7 +82,9 @@ impl Fixture {
     /// Runs `a2g-executor policy` beside the configuration.
     pub(super) fn policy(&self, words: &[&str]) -> Result<Ended> {
         let mut command = Command::new(&self.program);
-        Ended::of(command.arg("policy").args(words).current_dir(self.folder.path()))
+        command.arg("policy").args(words).current_dir(self.folder.path());
+        // Its output is printed with an indent.
+        Ended::of(command.env("COLUMNS", (WIDTH - 2).to_string()))
     }
 }
 
