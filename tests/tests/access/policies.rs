@@ -251,3 +251,15 @@ fn policies_follow_the_catalogue_and_stay_in_force_if_they_no_longer_fit() {
     // A start with policies that fit no tools is refused.
     ends(&mut home.command(), 2, "files.cedar");
 }
+
+#[test]
+fn a_path_in_another_spelling_is_denied_before_rules_compare_it() {
+    let policies = folder(&[("files.cedar", FILES)]);
+    let executor = start(Options::new().policies(policies.path()));
+    for path in ["/workspace/./plain", "//workspace/plain", "/workspace//plain", "/workspace/plain/"] {
+        let arguments = json!({ "path": path, "content": "x" });
+        let denied = executor.rpc("a2g/intent", &intent("write_file", arguments));
+        let reason = expect_blocked(&denied, "verdict_denied");
+        assert!(reason.contains("write `/workspace/plain`"), "{path}: {reason}");
+    }
+}

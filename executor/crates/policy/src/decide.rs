@@ -23,7 +23,7 @@ use crate::facts::{CallFacts, Past, Subject};
 use crate::rule_name::RuleName;
 use crate::schema::{EntityKind, REACH, READ, ToolShape, USE_SECRET, WRITE};
 use crate::set::{CedarSet, FolderLiteral, HostLiteral, Literals, Rule};
-use a2g_capability::{Area, HostPattern, Tree};
+use a2g_capability::{Area, Host, HostPattern, Tree};
 use a2g_types::ident::{SecretName, excerpt};
 use a2g_types::tool::DeclaredFilesystem;
 use a2g_types::verdict::{NetworkRule, ResourceRule, ToolRule};
@@ -347,8 +347,9 @@ impl<'a> Decider<'a> {
                 Ruling::Unmatched => closed.push((pattern, Vec::new())),
             }
         }
-        // A pattern of a closed host is needed only where an allowed one matches it too.
-        closed.retain(|(pattern, _)| allowed.iter().any(|other| other.covers(pattern)));
+        // A pattern of a closed host is needed only where an allowed one matches it too. An address may be that of any name.
+        closed
+            .retain(|(pattern, _)| is_address(pattern) || allowed.iter().any(|other| other.covers(pattern)));
         closed.iter().for_each(|(_, rules)| meet.name(rules));
         Ok(NetworkRule {
             allowed_domains: Some(allowed.into_iter().map(HostPattern::to_string).collect()),
@@ -512,4 +513,12 @@ fn unknown_tool(facts: &CallFacts<'_>) -> Denied {
 fn unreadable(facts: &CallFacts<'_>, error: &ContextError) -> Denied {
     let reason = format!("the policies cannot read this call of `{}`: {error}", facts.tool);
     Denied { reason, decided_by: Vec::new() }
+}
+
+/// `true` for a pattern of one address.
+fn is_address(pattern: &HostPattern) -> bool {
+    match pattern {
+        HostPattern::Exactly(host) | HostPattern::Https(host, _) => matches!(host, Host::Address(_)),
+        HostPattern::EveryName | HostPattern::Below(_) => false,
+    }
 }

@@ -143,7 +143,7 @@ impl CedarSet {
         sources: &PolicySources,
         tools: impl IntoIterator<Item = &'a Descriptor>,
     ) -> Result<Self, PolicyError> {
-        compile::compile(sources, tools)
+        compile::compile_apart(sources, &tools.into_iter().collect::<Vec<_>>())
     }
 
     /// Its rules, by file and line.

@@ -24,7 +24,7 @@ use a2g_policy::{
 };
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
-use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::ident::{AgentDid, ToolName, excerpt};
 use a2g_types::tool::{Descriptor, Digest};
 use a2g_types::verdict::{Decision, Observation, Policy, Rationale, Risk, Verdict};
 use arc_swap::ArcSwapOption;
@@ -291,6 +291,9 @@ impl Question<'_> {
     /// As [`Self::decide_by`], in another past, and with what the policies give the call.
     fn decide_in(&self, set: &CedarSet, past: &dyn Past) -> (Decided, Option<Box<Allowed>>) {
         let Self { call, arguments, risk, facts, setting } = *self;
+        if let Some(reason) = other_spelling(arguments) {
+            return (Decided { verdict: denial(call, risk.clone(), reason), decided_by: Vec::new() }, None);
+        }
         let allowed = match set.decide(facts, past) {
             Answer::Allowed(allowed) => allowed,
             Answer::Denied(Denied { reason, decided_by }) => {
@@ -345,6 +348,15 @@ fn facts<'a>(
         text,
         longest_text: u64::try_from(longest).unwrap_or(u64::MAX),
     }
+}
+
+/// The reason to deny a call with a path that has a shorter spelling: rules compare arguments as they are written, and
+/// another spelling of the same file would pass them.
+fn other_spelling(arguments: &Arguments<'_>) -> Option<String> {
+    let absolute = arguments.paths().filter(|path| path.starts_with('/'));
+    let mut spellings = absolute.filter_map(|path| Some((path, normalize(path)?)));
+    let (path, shortest) = spellings.find(|(path, shortest)| *path != shortest.as_str())?;
+    Some(format!("the path `{}` has a shorter spelling; write `{}`", excerpt(path), excerpt(&shortest)))
 }
 
 /// The number of runs above a call, and the tool of the run that makes it.

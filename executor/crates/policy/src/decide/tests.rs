@@ -408,6 +408,12 @@ fn hosts_become_domains() {
         ),
         (evil, &[], &[]),
         (reach("permit", "in Host::\"192.0.2.1\"", ""), &["192.0.2.1"], &[]),
+        // A name may have the address.
+        (
+            format!("{example}{}", reach("forbid", "in Host::\"192.0.2.1\"", "")),
+            &["*.example.com", "example.com"],
+            &["192.0.2.1"],
+        ),
     ] {
         let set = compile(&format!("{ANY_CALL}{text}"));
         let mut network = allowed(decide(&set, "fetch", &json!({ "url": "" }))).network;

@@ -26,11 +26,58 @@ use std::sync::Arc;
 /// Maximum number of policies of a set.
 const MAX_POLICIES: usize = 10_000;
 
-pub(super) fn compile<'a>(
-    sources: &PolicySources,
-    tools: impl IntoIterator<Item = &'a Descriptor>,
-) -> Result<CedarSet, PolicyError> {
-    let tools = tools.into_iter().collect::<Vec<_>>();
+/// Maximum nesting of brackets in a file. Cedar's parser recurses into each.
+const MAX_NESTING: usize = 64;
+/// Maximum number of `&&` and `||` of a policy. Cedar recurses into each: its validator here, and its evaluator on the
+/// thread of a decision, whose stack is smaller.
+const MAX_OPERATORS: usize = 200;
+/// The stack of the thread that compiles: enough for policies within these bounds in a build without optimisation.
+const STACK_BYTES: usize = 64 << 20;
+
+/// Compiles on a thread of its own, because a thread of a server has too small a stack for it.
+pub(super) fn compile_apart(sources: &PolicySources, tools: &[&Descriptor]) -> Result<CedarSet, PolicyError> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let started = builder.spawn_scoped(scope, || compile(sources, tools));
+        let thread = started.map_err(|error| PolicyError::Schema {
+            message: format!("no thread can be started to compile them: {error}"),
+        })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The first line on which brackets are nested too deeply. Brackets in texts and comments are none.
+fn too_deep(text: &str) -> Option<u32> {
+    let mut line = 1;
+    let mut depth = 0_usize;
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\n' => line += 1,
+            '"' => {
+                while let Some(inner) = characters.next_if(|inner| *inner != '"') {
+                    line += u32::from(inner == '\n');
+                    if inner == '\\' {
+                        characters.next();
+                    }
+                }
+                characters.next();
+            }
+            '/' if characters.peek() == Some(&'/') => {
+                while characters.next_if(|inner| *inner != '\n').is_some() {}
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _other => {}
+        }
+        if depth > MAX_NESTING {
+            return Some(line);
+        }
+    }
+    None
+}
+
+fn compile(sources: &PolicySources, tools: &[&Descriptor]) -> Result<CedarSet, PolicyError> {
     let catalogue_text = schema_text(tools.iter().copied());
     // The file is for a governor that sees no tools.
     let (source_text, schema) = match &sources.schema {
@@ -45,7 +92,7 @@ pub(super) fn compile<'a>(
     let rules = compiler.rules;
     let policies = rules.values().map(|rule| rule.policy.clone());
     let all = PolicySet::from_policies(policies).map_err(|error| refused_schema(&error))?;
-    validate(&all, &rules, &schema, sources, &tools)?;
+    validate(&all, &rules, &schema, sources, tools)?;
     let named_agents = rules.values().filter_map(|rule| scope_agent(rule, &schema));
     let named_agents = named_agents.chain(members.agents.iter().cloned()).collect::<BTreeSet<_>>();
     let mut named = Named::default();
@@ -115,6 +162,11 @@ impl Compiler<'_> {
         if u64::try_from(text.len()).is_ok_and(|bytes| bytes > MAX_FILE_BYTES) {
             return Err(PolicyError::TooLarge { path: name.into(), max_bytes: MAX_FILE_BYTES });
         }
+        if let Some(line) = too_deep(text) {
+            let message =
+                format!("brackets are nested more than {MAX_NESTING} deep; divide the rule into several");
+            return Err(PolicyError::at(name, Some(line), message));
+        }
         let parsed = PolicySet::from_str(text).map_err(|error| PolicyError::of(name, text, &error))?;
         if parsed.num_of_policies() + self.rules.len() > MAX_POLICIES {
             return Err(PolicyError::TooMany { what: "policies", max: MAX_POLICIES });
@@ -140,6 +192,13 @@ impl Compiler<'_> {
     }
 
     fn rule(&self, policy: &Policy, file: &str, line: u32, text: String) -> Result<Rule, String> {
+        let operators = ["&&", "||"].map(|operator| text.matches(operator).count()).iter().sum::<usize>();
+        if operators > MAX_OPERATORS {
+            return Err(format!(
+                "it has {operators} times `&&` or `||`, and at most {MAX_OPERATORS} are evaluated; divide it into several \
+                 rules, or write a set (`[…].contains(…)`)"
+            ));
+        }
         let scope = Scope::of(policy);
         let types = &self.schema.types;
         let setting = Setting { types, tools: &self.schema.tools, actions: self.actions };

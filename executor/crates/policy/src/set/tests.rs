@@ -403,3 +403,28 @@ fn too_many_policies_and_too_large_files_are_refused() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn what_cedar_would_recurse_into_too_deeply_is_refused_with_its_line() {
+    let rule = |condition: &str| {
+        format!(
+            "permit (principal, action, resource);\nforbid (principal, action, resource)\nwhen {{ {condition} }};"
+        )
+    };
+    let terms = |count: usize| vec!["context.call.depth == 1"; count].join(" || ");
+    let nested = format!("\n{}true{}", "(".repeat(500), ")".repeat(500));
+    for (condition, words) in
+        [(terms(202), "line 2: it has 201 times"), (nested, "line 4: brackets are nested more than 64 deep")]
+    {
+        let error = compile(&rule(&condition), None).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let quoted = format!("context.call.door == \"{}\\\"\" // {}\n", "(".repeat(100), "[".repeat(100));
+    for condition in [terms(201), quoted] {
+        // On a thread with a small stack, as those of a server have.
+        let text = rule(&condition);
+        let small = std::thread::Builder::new().stack_size(1 << 20);
+        let compiled = small.spawn(move || compile(&text, None).map(drop)).unwrap().join().unwrap();
+        assert!(compiled.is_ok(), "{compiled:?}");
+    }
+}
