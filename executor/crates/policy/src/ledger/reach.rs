@@ -271,7 +271,7 @@ mod tests {
             (&["/workspace/**"], &["/workspace/secrets"], "/workspace/secrets/deep", false),
             (&["/workspace/**"], &["/workspace/secrets/deep"], "/workspace/secrets", true),
             (&["/workspace/**"], &["**/*.pem"], "/workspace/secrets", true),
-            (&["/workspace/**"], &[], "/work", false),
+            (&["/workspace/**"], &[], "/works", false),
             (&["/workspace/**"], &[], "/workspaces", false),
             (&["/workspace/secrets/**"], &[], "/workspace", true),
             (&["/workspace/a.txt"], &[], "/workspace", true),
